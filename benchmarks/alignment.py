@@ -233,7 +233,7 @@ def measure(found: Sequence[Case], repeats: int) -> dict[Case, tuple[Costs, Cost
     finally:
         gc.enable()
     return {
-        case: (Costs(tuple(one for one, _ in pairs)), Costs(tuple(one for _, one in pairs)))
+        case: (Costs(tuple(pair for pair, _ in pairs)), Costs(tuple(pair for _, pair in pairs)))
         for case, pairs in taken.items()
     }
 

@@ -213,10 +213,10 @@ class Follower:
             failure = query.exception()
             if failure is not None:
                 raise RuntimeError(str(failure))
-            for one in self._news(query):
-                if one["numInputRows"]:
-                    self.batches[int(one["batchId"])] = one
-        return sum(int(one["numInputRows"]) for one in self.batches.values())
+            for progress in self._news(query):
+                if progress["numInputRows"]:
+                    self.batches[int(progress["batchId"])] = progress
+        return sum(int(batch["numInputRows"]) for batch in self.batches.values())
 
     def _news(self, query: StreamingQuery) -> Iterator[Progress]:
         """Yield what the query has reported since the last look, the newest first."""

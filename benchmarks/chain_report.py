@@ -15,20 +15,20 @@ Found = Mapping[str, Sequence[Mapping[str, Any]]]
 
 def rates(found: Found, rows: int) -> dict[str, Spread]:
     """Return rows per second from the start of the queries to the last row counted."""
-    return {mode: spread([rows / one["seconds"] for one in runs]) for mode, runs in found.items()}
+    return {mode: spread([rows / run["seconds"] for run in runs]) for mode, runs in found.items()}
 
 
 def running_rates(found: Found) -> dict[str, Spread]:
     """Return rows per second of the second query behind the warm-up."""
     return {
-        mode: spread([one["warm_rows"] / max(one["warm_seconds"], 1e-9) for one in runs])
+        mode: spread([run["warm_rows"] / max(run["warm_seconds"], 1e-9) for run in runs])
         for mode, runs in found.items()
     }
 
 
 def pooled(runs: Sequence[Mapping[str, Any]], key: str) -> Spread:
     """Return one spread over the samples of all runs."""
-    return spread([sample for one in runs for sample in one[key]])
+    return spread([sample for run in runs for sample in run[key]])
 
 
 def show(found: Found, rows: int) -> str:
@@ -50,7 +50,7 @@ def show(found: Found, rows: int) -> str:
     phases = list(dict.fromkeys(key for runs in found.values() for key in runs[0]["second_ms"]))
     parts = [(phase, *_middles(found, "second_ms", phase)) for phase in phases]
     batches = [
-        rounded(spread([one["second_batches"] for one in runs]).middle) for runs in found.values()
+        rounded(spread([run["second_batches"] for run in runs]).middle) for runs in found.values()
     ]
     parts.append(("batches", *batches))
     works = [(work, *_middles(found, "work_ms", work)) for work in found["cutwater"][0]["work_ms"]]
@@ -72,4 +72,4 @@ def show(found: Found, rows: int) -> str:
 def _middles(found: Found, table: str, key: str) -> Iterator[str]:
     """Yield the median of one line of a table, for each chain."""
     for runs in found.values():
-        yield rounded(spread([float(one[table].get(key, 0)) for one in runs]).middle)
+        yield rounded(spread([float(run[table].get(key, 0)) for run in runs]).middle)

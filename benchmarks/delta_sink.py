@@ -138,15 +138,15 @@ def measure(
     ended, (warm, warm_rows) = ended_ms(follower.newest()), warm_up(batches, expected)
     if shown is not None:
         wait_for(lambda: shown() >= expected * 9 // 10, "all rows were seen", poll_s=0.2)
-    phases = sorted({phase for one in batches for phase in one["durationMs"]})
+    phases = sorted({phase for batch in batches for phase in batch["durationMs"]})
     return {
         "seconds": (ended - began_ms) / 1000,
         "seen_seconds": time.time() - began_ms / 1000,
         "warm_seconds": (ended - warm) / 1000,
-        "warm_rows": sum(int(one["numInputRows"]) for one in batches) - warm_rows,
+        "warm_rows": sum(int(batch["numInputRows"]) for batch in batches) - warm_rows,
         "batches": len(batches),
         "batch_ms": {
-            phase: fmean(float(one["durationMs"].get(phase, 0)) for one in batches)
+            phase: fmean(float(batch["durationMs"].get(phase, 0)) for batch in batches)
             for phase in phases
         },
     }
@@ -178,7 +178,7 @@ def work(mode: str, given: Namespace) -> dict[str, Any]:
             if rows != given.rows * 9 // 10:
                 raise RuntimeError(f"{rows} rows were written")
     if is_delta:
-        found["parts_ms"] = {name: [len(one), fmean(one)] for name, one in parts.items() if one}
+        found["parts_ms"] = {name: [len(part), fmean(part)] for name, part in parts.items() if part}
     return found
 
 
@@ -215,7 +215,7 @@ def show(found: Mapping[str, Sequence[Mapping[str, Any]]], rows: int) -> str:
                 *(f"{ratio:.2f}" for ratio in whole_ratios),
                 running[mode],
                 *(f"{ratio:.2f}" for ratio in running_ratios),
-                spread([one["seen_seconds"] for one in runs]),
+                spread([run["seen_seconds"] for run in runs]),
             )
         )
     ratios = ("/parquet", "/tuned")
@@ -240,7 +240,7 @@ def show(found: Mapping[str, Sequence[Mapping[str, Any]]], rows: int) -> str:
 
 
 def _phase(runs: Sequence[Mapping[str, Any]], phase: str) -> float:
-    return spread([float(one["batch_ms"].get(phase, 0)) for one in runs]).middle
+    return spread([float(run["batch_ms"].get(phase, 0)) for run in runs]).middle
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -175,7 +175,7 @@ def run_all(given: Namespace) -> dict[str, list[dict[str, Any]]]:
 
 def show(found: Mapping[str, Sequence[Mapping[str, float]]]) -> str:
     rows = [
-        (mode, *(spread([one[key] for one in runs]) for key in MEASURES))
+        (mode, *(spread([run[key] for run in runs]) for key in MEASURES))
         for mode, runs in found.items()
     ]
     return table(("", *MEASURES.values()), rows)

@@ -63,7 +63,7 @@ def see(keys: np.ndarray, source: Path, number: int) -> None:
 
 def objects(store: Path) -> set[Path]:
     """Return every blob in the store."""
-    return {one for one in store.glob("pipelines/*/blobs/**/*") if one.is_file()}
+    return {path for path in store.glob("pipelines/*/blobs/**/*") if path.is_file()}
 
 
 def checkpoint(run: PipelineRun, store: Path, kind: CheckpointKind) -> dict[str, Any]:

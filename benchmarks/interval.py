@@ -77,7 +77,11 @@ def measure(
         run.kill()
         raise RuntimeError(f"the run with checkpoints every {interval} did not end")
     # The book keeps the newest reports only; enough for a median.
-    durations = [one.duration_ms for one in run.status().checkpoints if one.status == "COMPLETED"]
+    durations = [
+        checkpoint.duration_ms
+        for checkpoint in run.status().checkpoints
+        if checkpoint.status == "COMPLETED"
+    ]
     return {
         "rows_per_second": given.rows / seconds,
         "seconds": seconds,
@@ -104,7 +108,7 @@ def run_all(given: Namespace) -> dict[str, list[dict[str, Any]]]:
 
 def show(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     rates = {
-        interval: spread([one["rows_per_second"] for one in runs])
+        interval: spread([run["rows_per_second"] for run in runs])
         for interval, runs in found.items()
     }
     rarest = list(rates.values())[-1]
@@ -113,9 +117,9 @@ def show(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
             interval,
             rates[interval],
             f"{rates[interval].middle / rarest.middle:.3f}",
-            rounded(spread([one["checkpoints"] for one in runs]).middle),
-            spread([sample for one in runs for sample in one["checkpoint_ms"]]),
-            spread([one["cpu_seconds"] for one in runs]),
+            rounded(spread([run["checkpoints"] for run in runs]).middle),
+            spread([sample for run in runs for sample in run["checkpoint_ms"]]),
+            spread([run["cpu_seconds"] for run in runs]),
         )
         for interval, runs in found.items()
     ]

@@ -118,7 +118,7 @@ class Reader:
 def added(root: Path, entry: str) -> list[int]:
     """Return the numbers in the files that a version has added."""
     actions = [json.loads(line) for line in entry.splitlines() if line]
-    files = [root / unquote(one["add"]["path"]) for one in actions if "add" in one]
+    files = [root / unquote(action["add"]["path"]) for action in actions if "add" in action]
     return [
         int(number)
         for file in files
@@ -178,9 +178,9 @@ def show(found: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
     rows = []
     for case, runs in found.items():
         visibility, _, interval = case.partition(":")
-        samples = [sample for one in runs for sample in one["seconds"]]
+        samples = [sample for run in runs for sample in run["seconds"]]
         shares = [f"{quantile(samples, share):.2f}" for share in (0.5, 0.95, 0.99)]
-        versions = sum(one["versions"] for one in runs) / len(runs)
+        versions = sum(run["versions"] for run in runs) / len(runs)
         rows.append(
             (f"{visibility}, {interval}", *shares, f"{max(samples):.2f}", f"{versions:.0f}")
         )

@@ -78,7 +78,7 @@ class Spread:
 
 def spread(samples: Sequence[float]) -> Spread:
     """Return the spread of at least one sample."""
-    return Spread(tuple(float(one) for one in samples))
+    return Spread(tuple(float(sample) for sample in samples))
 
 
 def rounded(number: float) -> str:

@@ -150,7 +150,7 @@ def _mark(x: float, y: float, number: int) -> str:
 
 def _legend(line: Line, number: int, lines: Sequence[Line]) -> list[str]:
     # About 7 px for a letter, so that names of any length stand beside each other.
-    x = LEFT + 6 + sum(34 + 7 * len(one.name) for one in lines[:number])
+    x = LEFT + 6 + sum(34 + 7 * len(line.name) for line in lines[:number])
     return [_mark(x, 52, number), f'<text x="{x + 12}" y="56">{_text(line.name)}</text>']
 
 

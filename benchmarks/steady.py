@@ -178,7 +178,9 @@ def measure(given: Namespace) -> dict[str, Any]:
             run.wait()
     return {
         "batch_ms": [[batch, watch.batches[batch]] for batch in sorted(watch.batches)],
-        "checkpoint_ms": [[one, watch.checkpoints[one]] for one in sorted(watch.checkpoints)],
+        "checkpoint_ms": [
+            [checkpoint, watch.checkpoints[checkpoint]] for checkpoint in sorted(watch.checkpoints)
+        ],
         "samples": watch.samples,
     }
 
@@ -216,7 +218,7 @@ def show(found: Mapping[str, Any]) -> str:
         (
             key,
             *(rounded(one[key]) for one in (quarter, half, last)),
-            rounded(max(one[key] for one in samples)),
+            rounded(max(sample[key] for sample in samples)),
         )
         for key in last
     ]

@@ -108,7 +108,7 @@ def measure(
         run.kill()
         run.wait(DEADLINE_S)
     # All that was read before the kill, and some more, so that the restored source has work too.
-    read = next(one.rows for one in run.status().steps if one.name == "numbers")
+    read = next(step.rows for step in run.status().steps if step.name == "numbers")
     total = read + 2 * EVENT_ROWS
     quick = options(directory, CheckpointConfig(interval="2s"))
     if pipeline(given, total, 0, shown).start(spark, quick).wait(DEADLINE_S) is None:
@@ -137,7 +137,7 @@ def checkpoint(run: PipelineRun, backlog: int) -> Taken:
 
     def full() -> tuple[int, int] | None:
         status = run.status()
-        behind = next((one for one in status.channels if one.reader == "slow"), None)
+        behind = next((channel for channel in status.channels if channel.reader == "slow"), None)
         if behind is None or behind.messages < backlog:
             return None
         return behind.messages, behind.size_bytes
@@ -198,7 +198,7 @@ def show(outcomes: Sequence[Outcome], cases: Sequence[Case]) -> str:
     for case in cases:
         taken = gathered(outcomes, case)
         in_flight = spread([one.in_flight_bytes / 1024 for one in taken])
-        wrong = sum(one.wrong_rows for one in outcomes if one.case == case)
+        wrong = sum(outcome.wrong_rows for outcome in outcomes if outcome.case == case)
         rows.append(
             (
                 case.mode,
@@ -206,7 +206,7 @@ def show(outcomes: Sequence[Outcome], cases: Sequence[Case]) -> str:
                 spread([one.duration_ms / 1000 for one in taken]),
                 f"{sum(one.unaligned for one in taken)}/{len(taken)}",
                 rounded(in_flight.middle),
-                f"{sum(one.rows for one in outcomes if one.case == case):,}",
+                f"{sum(outcome.rows for outcome in outcomes if outcome.case == case):,}",
                 "exact" if not wrong else f"{wrong:,} WRONG",
             )
         )
@@ -217,7 +217,7 @@ def show(outcomes: Sequence[Outcome], cases: Sequence[Case]) -> str:
 def chart(outcomes: Sequence[Outcome], cases: Sequence[Case]) -> Chart:
     lines = []
     for mode in MODES:
-        mine = sorted((one for one in cases if one.mode == mode), key=lambda one: one.backlog)
+        mine = sorted((case for case in cases if case.mode == mode), key=lambda one: one.backlog)
         times = [
             spread([one.duration_ms / 1000 for one in gathered(outcomes, case)]) for case in mine
         ]
@@ -244,9 +244,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     cases = [Case(mode, int(size)) for size in given.backlogs.split(",") for mode in MODES]
     outcomes = run_all(given, cases)
     print(f"\n{show(outcomes, cases)}")
-    publish(parser, given, [asdict(one) for one in outcomes], facts)
+    publish(parser, given, [asdict(outcome) for outcome in outcomes], facts)
     given.output.with_suffix(".svg").write_text(svg(chart(outcomes, cases)))
-    if any(one.wrong_rows for one in outcomes):
+    if any(outcome.wrong_rows for outcome in outcomes):
         sys.exit("a restored table is not what it must be")
 
 

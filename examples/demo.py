@@ -129,7 +129,7 @@ def show_checkpoints(out: Path) -> None:
                 str(entry.generation),
                 "yes" if entry.checkpoint_id in kept else "pruned",
                 "yes" if entry.commit_point else "no",
-                *(versions.get(SinkId(one), "") for one in TABLES),
+                *(versions.get(SinkId(table), "") for table in TABLES),
             )
         else:
             shown.add_section()
@@ -151,7 +151,7 @@ def main() -> int:
     if not killed_halfway(arguments, out):
         CONSOLE.print("The pipeline ended before it could be killed; see above.")
         return 1
-    CONSOLE.rule("2. Killed with SIGKILL. A new process goes on from the last checkpoint")
+    CONSOLE.rule("2. Killed with SIGKILL. A new process resumes from the last checkpoint")
     ended = subprocess.run(command(arguments, out), check=False).returncode
     if ended != 0:
         CONSOLE.print(f"The pipeline ended with code {ended}; see above.")

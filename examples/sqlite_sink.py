@@ -91,15 +91,17 @@ class OpenSqlite:
             version = self._begin(database, permit)
             if version is None:
                 return _unchanged(database, permit)
-            for one in committables:
-                place = (one.generation, one.batch)
+            for committable in committables:
+                place = (committable.generation, committable.batch)
                 copied = database.execute(
                     "INSERT INTO orders SELECT id, name, ? FROM staged "
                     "WHERE generation = ? AND batch = ?",
                     (version, *place),
                 )
-                if copied.rowcount != one.rows:
-                    raise SinkError(self._sink, f"{copied.rowcount} of {one.rows} rows are left")
+                if copied.rowcount != committable.rows:
+                    raise SinkError(
+                        self._sink, f"{copied.rowcount} of {committable.rows} rows are left"
+                    )
                 database.execute("INSERT INTO committed VALUES (?, ?)", place)
             return str(version)
 
@@ -134,7 +136,7 @@ class OpenSqlite:
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
         """Delete rows that earlier generations staged and that no checkpoint needs."""
-        kept = {(one.generation, one.batch) for one in keep}
+        kept = {(committable.generation, committable.batch) for committable in keep}
         with self._transaction() as database:
             old = "SELECT DISTINCT generation, batch FROM staged WHERE generation < ?"
             for place in set(database.execute(old, (generation,)).fetchall()) - kept:
@@ -148,7 +150,7 @@ class OpenSqlite:
     ) -> None:
         """Delete staged rows that are committed and that no kept checkpoint contains."""
         del shown
-        kept = {(one.generation, one.batch) for one in keep}
+        kept = {(committable.generation, committable.batch) for committable in keep}
         with self._transaction() as database:
             done = "SELECT DISTINCT generation, batch FROM committed WHERE generation <= ?"
             for place in set(database.execute(done, (generation,)).fetchall()) - kept:

@@ -53,14 +53,16 @@ def render() -> str:
 
 
 def _section(name: str, command: Any) -> str:  # noqa: ANN401 - click's
-    arguments = [one for one in command.params if one.param_type_name == "argument"]
-    options = [one for one in command.params if one.param_type_name == "option" and not one.hidden]
-    usage = " ".join([name, *(_argument(one) for one in arguments), "[OPTIONS]"])
+    arguments = [param for param in command.params if param.param_type_name == "argument"]
+    options = [
+        param for param in command.params if param.param_type_name == "option" and not param.hidden
+    ]
+    usage = " ".join([name, *(_argument(argument) for argument in arguments), "[OPTIONS]"])
     lines = [f"## {name}", "", f"`{usage}`", "", *_prose(command.help or ""), ""]
-    rows = [(f"`{_argument(one)}`", one.help or "", "") for one in arguments]
-    rows += [(_option(one), one.help or "", _default(one)) for one in options]
+    rows = [(f"`{_argument(argument)}`", argument.help or "", "") for argument in arguments]
+    rows += [(_option(option), option.help or "", _default(option)) for option in options]
     lines += ["| | | default |", "|---|---|---|"]
-    lines += [f"| {one} | {_cell(said)} | {default} |" for one, said, default in rows]
+    lines += [f"| {row} | {_cell(said)} | {default} |" for row, said, default in rows]
     return "\n".join([*lines, ""])
 
 

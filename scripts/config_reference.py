@@ -25,7 +25,7 @@ Written by `scripts/config_reference.py` from `CheckpointConfig`, `RestartConfig
 
 A value is the first of these that is given: a flag of the command; a variable of the environment;
 the TOML file; the default. The file is the one that `cutwater --config FILE` or `CUTWATER_CONFIG`
-names, or `cutwater.toml` in the working directory. `cutwater config show` tells every value and
+names, or `cutwater.toml` in the working directory. `cutwater config show` prints every value and
 where it comes from.
 
 ```toml

@@ -40,7 +40,7 @@ def classes() -> Iterator[type[CutwaterError]]:
 
 def render() -> str:
     """Return the document."""
-    return "\n".join([_HEADER, *(_section(one) for one in classes())])
+    return "\n".join([_HEADER, *(_section(class_name) for class_name in classes())])
 
 
 def _section(kind: type[CutwaterError]) -> str:

@@ -85,7 +85,7 @@ def _section(machine: Machine) -> str:
     name, module = machine.table.name, inspect.getmodule(machine.states)
     assert module is not None
     said = sentences(machine.states)
-    rows = "\n".join(f"| {one.name} | {said.get(one.name, '—')} |" for one in machine.states)
+    rows = "\n".join(f"| {state.name} | {said.get(state.name, '—')} |" for state in machine.states)
     return (
         f"## {name[0].upper()}{name[1:]}\n\n"
         f"`{machine.constant}` in `{module.__name__}`.\n\n"

@@ -50,7 +50,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     files = list(dict.fromkeys(item.path for item in items))
     turns: dict[Path, int] = {}
     for kind in (_SPARK, _PYTHON):
-        found = [one for place in kind for one in files if _directory(one) == place]
+        found = [file for place in kind for file in files if _directory(file) == place]
         turns |= {file: turn for turn, file in enumerate(found)}
     items.sort(key=lambda item: turns.get(item.path, len(files)))
 

@@ -75,5 +75,5 @@ def descriptors() -> Iterator[Descriptors]:
 
 def contents(directory: Path) -> dict[str, bytes]:
     """Return all files below a directory."""
-    found = (one for one in sorted(directory.rglob("*")) if one.is_file())
-    return {one.relative_to(directory).as_posix(): one.read_bytes() for one in found}
+    found = (path for path in sorted(directory.rglob("*")) if path.is_file())
+    return {path.relative_to(directory).as_posix(): path.read_bytes() for path in found}

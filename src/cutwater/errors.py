@@ -1,39 +1,40 @@
 """Every error Cutwater raises, in one tree, each with a stable code and a next step.
 
     CutwaterError
-    ├── UserError              something the user wrote or asked for
+    ├── UserError              something the user wrote or requested
     │   ├── ConfigError        CW-101  an option has a value that cannot work
     │   ├── DeclarationError   CW-102  a pipeline or one of its nodes is declared wrongly
     │   └── PlanError          CW-103  the nodes of a pipeline do not fit together
     │       └── AdoptionRefused  CW-104  plain queries do not fit the pipeline's steps
     ├── ProtocolViolation      CW-201  an event that the protocol forbids in this state
     │   └── InvariantBroken    CW-202  a promise of PROTOCOL.md does not hold
-    ├── StoreError             CW-300  the store did not do what was asked of it
+    ├── StoreError             CW-300  the store failed to carry out a call
     │   ├── NotFound           CW-301  there is no object of that name
     │   ├── Conflict           CW-302  something else has that name already
     │   ├── Corrupt            CW-303  an object is not what was written
     │   ├── Unavailable        CW-304  the store cannot be read or written now; nothing changed
-    │   ├── OutcomeUnknown     CW-305  nobody can say whether a write has happened
+    │   ├── OutcomeUnknown     CW-305  a write may or may not have happened
     │   ├── NewerFormat        CW-306  an object was written by a newer Cutwater
     │   └── InvalidPath        CW-307  a name that no object can have
     ├── Fenced                 CW-401  a newer generation has claimed the pipeline
     ├── Superseded             CW-402  a sink has acted on a later decision than this one
-    ├── SinkError              CW-501  a sink could not do what was asked of it
+    ├── SinkError              CW-501  a sink failed to carry out a call
     │   └── TargetBehind       CW-502  a target lacks a commit that the store has recorded
     ├── NotReadable            CW-510  a sink cannot be read as it was at a checkpoint
     ├── RunError               CW-600  a pipeline could not be run
     │   ├── SessionError       CW-601  this Spark session or Java cannot run a pipeline
     │   ├── StepError          CW-602  a step failed, with the user's function and line
-    │   ├── RecoveryError      CW-603  the pipeline cannot go on from its last checkpoint
+    │   ├── RecoveryError      CW-603  the pipeline cannot resume from its last checkpoint
     │   │   └── CodeChanged    CW-608  its code has changed in a way that needs a decision
     │   ├── PipelineHeld       CW-604  another process runs the pipeline
-    │   ├── HolderUnknown      CW-613  nobody can tell whether one does
-    │   ├── NotRunning         CW-611  nobody runs the pipeline that was asked for something
-    │   └── RequestFailed      CW-612  a running pipeline did not do what it was asked for
+    │   ├── HolderUnknown      CW-613  it is unknown whether one does
+    │   ├── NotRunning         CW-611  no process runs the pipeline
+    │   └── RequestFailed      CW-612  a running pipeline refused or failed a request
     └── MoveRefused            CW-701  a rewind or fork that cannot be done
 
 Expected outcomes (a duplicate acknowledgement, a lost race, nothing to recover) are enums, not
-errors. All classes survive pickling, since they cross process boundaries on Spark.
+errors. All classes survive pickling, since they cross process boundaries on Spark. Everything that
+reads or writes a store may raise `StoreError`; a docstring names it only where a kind means more.
 
 A `UserError` is found before anything is started or written. A broken invariant stops the process,
 because continuing could lose rows. No `RunError` or `MoveRefused` loses anything that was decided.
@@ -100,13 +101,11 @@ class CutwaterError(Exception):
         self.message = message
 
     def __str__(self) -> str:
-        """Return the code, the message and the next step."""
         text = f"[{self.code}] {self.message}"
         return f"{text} {self.next_step}" if self.next_step else text
 
     def __reduce__(self) -> tuple[type["CutwaterError"], tuple[object, ...]]:
-        """Pickle by the arguments."""
-        return (type(self), tuple(getattr(self, one) for one in self.parameters))
+        return (type(self), tuple(getattr(self, name) for name in self.parameters))
 
 
 class UserError(CutwaterError):
@@ -127,7 +126,6 @@ class ConfigError(UserError):
     next_step = "Change the option and start again; nothing was written."
 
     def __init__(self, option: str, reason: str) -> None:
-        """Name the option and say why its value cannot work."""
         super().__init__(f"{option}: {reason}.")
         self.option = option
         self.reason = reason
@@ -146,7 +144,6 @@ class DeclarationError(UserError):
     next_step = "Change the declaration and run it again; nothing was started."
 
     def __init__(self, where: str, reason: str) -> None:
-        """Name the line and say what is wrong with it."""
         super().__init__(f"{where}: {reason}.")
         self.where = where
         self.reason = reason
@@ -164,7 +161,6 @@ class PlanError(UserError):
     next_step = "Change the pipeline and plan it again; nothing was started."
 
     def __init__(self, pipeline: str, *problems: str) -> None:
-        """Name the pipeline and list all its problems."""
         count = "one problem" if len(problems) == 1 else f"{len(problems)} problems"
         listed = "".join(f"\n  {problem}" for problem in problems)
         super().__init__(f"pipeline {pipeline} has {count}:{listed}\n")
@@ -213,7 +209,6 @@ class InvariantBroken(ProtocolViolation):
     parameters: ClassVar[tuple[str, ...]] = ("invariant", "reason")
 
     def __init__(self, invariant: str, reason: str) -> None:
-        """Name the invariant and what contradicts it."""
         super().__init__(f"{invariant} does not hold: {reason}.")
         self.invariant = invariant
         self.reason = reason
@@ -232,7 +227,6 @@ class StoreError(CutwaterError):
     next_step = "Look at the object and at the store's address."
 
     def __init__(self, path: str, reason: str) -> None:
-        """Name the object and say what is wrong with it."""
         super().__init__(f"{path}: {reason}.")
         self.path = path
         self.reason = reason
@@ -246,7 +240,6 @@ class NotFound(StoreError):
     next_step = "Check the name and the store's address; what was deleted does not come back."
 
     def __init__(self, path: str) -> None:
-        """Name the object."""
         super().__init__(path, "there is no such object")
 
 
@@ -292,7 +285,6 @@ class NewerFormat(StoreError):
     next_step = "Use the version of Cutwater that wrote it, or a newer one."
 
     def __init__(self, path: str, found: int, supported: int) -> None:
-        """Name the object and both formats."""
         super().__init__(path, f"it has format {found}, and this version reads up to {supported}")
         self.found = found
         self.supported = supported
@@ -319,7 +311,6 @@ class Fenced(CutwaterError):
     next_step = "Let the newer process run; this one must end."
 
     def __init__(self, pipeline: PipelineId, generation: Generation, newer: Generation) -> None:
-        """Name the pipeline and both generations."""
         super().__init__(
             f"Generation {generation} of pipeline {pipeline} is fenced out: generation {newer} "
             f"has claimed it."
@@ -345,7 +336,6 @@ class Superseded(CutwaterError):
     next_step = "Find the other process, or the other copy of this store, that acts on the sink."
 
     def __init__(self, sink: SinkId, slot: Slot, newer: Slot) -> None:
-        """Name the sink and both slots."""
         super().__init__(f"sink {sink} has acted on slot {newer} and never on slot {slot}.")
         self.sink = sink
         self.slot = slot
@@ -366,7 +356,6 @@ class SinkError(CutwaterError):
     next_step = "It is repeated by itself when the cause is gone; nothing is lost."
 
     def __init__(self, sink: SinkId, reason: str) -> None:
-        """Name the sink and say what is wrong."""
         super().__init__(f"sink {sink}: {reason}.")
         self.sink = sink
         self.reason = reason
@@ -388,7 +377,6 @@ class TargetBehind(SinkError):
     next_step = "Nothing was committed on top of it, and nothing is until this is resolved."
 
     def __init__(self, sink: SinkId, found: str, recorded: str, way_out: str = "") -> None:
-        """Name the sink, what its target shows, and what it should show."""
         reason = (
             "its target lacks a commit that the store has recorded. "
             f"It shows {found}; the store has recorded {recorded}"
@@ -413,7 +401,6 @@ class NotReadable(CutwaterError):
     next_step = "`cutwater tables` says what every sink showed; read it with its own tools."
 
     def __init__(self, sink: SinkId, checkpoint_id: CheckpointId, reason: str) -> None:
-        """Name the sink and the checkpoint and say what is wrong."""
         super().__init__(f"sink {sink} cannot be read at checkpoint {checkpoint_id}: {reason}.")
         self.sink = sink
         self.checkpoint_id = checkpoint_id
@@ -424,14 +411,14 @@ class RunError(CutwaterError):
     """A pipeline could not be run."""
 
     code = "CW-600"
-    next_step = "Read the cause above; a restart goes on from the last checkpoint."
+    next_step = "Read the cause above; a restart resumes from the last checkpoint."
 
 
 class SessionError(RunError):
     """This Spark session, or the Java under it, cannot run a pipeline."""
 
     code = "CW-601"
-    next_step = "Nothing was started; `cutwater doctor` tells what was found."
+    next_step = "Nothing was started; `cutwater doctor` shows what was found."
 
 
 class StepError(RunError):
@@ -445,10 +432,9 @@ class StepError(RunError):
 
     code = "CW-602"
     parameters: ClassVar[tuple[str, ...]] = ("step", "where", "reason")
-    next_step = "Nothing half-done was committed; a restart goes on from the last checkpoint."
+    next_step = "Nothing half-done was committed; a restart resumes from the last checkpoint."
 
     def __init__(self, step: StepId, where: str, reason: str) -> None:
-        """Name the step, the user's function and line, and the cause."""
         super().__init__(f"step {step} ({where}) failed: {reason}")
         self.step = step
         self.where = where
@@ -473,7 +459,6 @@ class CodeChanged(RecoveryError):
     next_step = "Nothing was changed; `cutwater plan FILE --against PIPELINE` shows all of it."
 
     def __init__(self, checkpoint_id: CheckpointId, problems: tuple[str, ...]) -> None:
-        """Name the checkpoint and list all problems."""
         start = f"checkpoint {checkpoint_id} cannot be restored into the pipeline as it is now:"
         super().__init__("\n  ".join((start, *problems)) + "\n")
         self.checkpoint_id = checkpoint_id
@@ -495,7 +480,6 @@ class PipelineHeld(RunError):
     next_step = "Stop that one first, or start with --takeover, which fences it out."
 
     def __init__(self, pipeline: str, host: str, process: int, age_s: int) -> None:
-        """Name the pipeline and the process that runs it."""
         super().__init__(
             f"pipeline {pipeline} is run by process {process} on {host}, which showed a sign "
             f"of life {age_s} s ago."
@@ -517,11 +501,10 @@ class HolderUnknown(RunError):
 
     code = "CW-613"
     parameters: ClassVar[tuple[str, ...]] = ("pipeline", "path", "reason")
-    next_step = "See that no process runs it; then --takeover (run, rewind) writes it anew."
+    next_step = "See that no process runs it; then --takeover (run, rewind) replaces it."
 
     def __init__(self, pipeline: str, path: str, reason: str) -> None:
-        """Name the pipeline, the object and what is wrong with it."""
-        super().__init__(f"nobody can tell whether pipeline {pipeline} runs: {path}: {reason}.")
+        super().__init__(f"it is unknown whether pipeline {pipeline} runs: {path}: {reason}.")
         self.pipeline = pipeline
         self.path = path
         self.reason = reason
@@ -549,7 +532,6 @@ class MoveRefused(CutwaterError):
     next_step = "Nothing was changed; choose another checkpoint, or remove what is in the way."
 
     def __init__(self, pipeline: str, reason: str) -> None:
-        """Name the pipeline and the reason."""
         super().__init__(f"pipeline {pipeline} stays as it is: {reason}.")
         self.pipeline = pipeline
         self.reason = reason

@@ -240,7 +240,7 @@ class PipelineRun:
             savepoint_name(savepoint)
         report = self._supervisor.stop_with(CheckpointRequest(kind, savepoint, drain), None)
         if report is not None and report.status != "COMPLETED":
-            message = f"the pipeline goes on, its last checkpoint failed: {report.failure}."
+            message = f"the pipeline keeps running, its last checkpoint failed: {report.failure}."
             raise RunError(message)
 
     def kill(self) -> None:
@@ -310,7 +310,7 @@ def start(
     store = PipelineStore.of(backend, identity)
     lease = take_lease(backend, identity, name, takeover=options.takeover)
     if options.start_from == "none" and store.log.read().head is not None:
-        reason = "to begin anew would bring its rows a second time"
+        reason = "a new start would write its rows a second time"
         way = "use another store, or another name, and other tables"
         raise ConfigError("from", f"{name} has checkpoints, and {reason}; {way}")
     targets = locate_targets(dict(_targets(physical)), store, options.moved)
@@ -373,7 +373,7 @@ def _rewind_to_start(
     if target.decision == log.head:
         return
     if not options.may_rewind:
-        reason = f"{target.title} is not where {offline.name} stands any more: this is a rewind"
+        reason = f"{target.title} is not the current checkpoint of {offline.name}: this is a rewind"
         raise ConfigError("from", reason)
     if target.cut is not None:
         map_or_refuse(target.cut, identities(physical, spark), options.allowed)

@@ -45,9 +45,9 @@ def test_eject_says_which_pipelines_there_are(tmp_path: Path) -> None:
     another = cutwater("eject", "orders", *flags)
     empty = cutwater("eject", "other", *flags)
 
-    errors = [json.loads(one.stdout)["error"] for one in (nothing, another, empty)]
-    assert {one["code"] for one in errors} == {"CW-101"}
-    assert [one["message"].partition(": ")[2] for one in errors] == [
+    errors = [json.loads(process.stdout)["error"] for process in (nothing, another, empty)]
+    assert {error["code"] for error in errors} == {"CW-101"}
+    assert [error["message"].partition(": ")[2] for error in errors] == [
         f"there is no store with a pipeline in it at {store}.",
         f"{LocalBackend(store).url} has no 'orders'; it has other.",
         "other has no checkpoint yet.",

@@ -18,8 +18,8 @@ def samples(measured: object) -> Iterator[float]:
         case int() | float():
             yield measured
         case list():
-            for one in measured:
-                yield from samples(one)
+            for entry in measured:
+                yield from samples(entry)
         case dict():
             yield from samples(list(measured.values()))
         case _:
@@ -38,5 +38,5 @@ def test_a_benchmark_on_spark_runs_and_writes_its_samples(name: str, tmp_path: P
     written = json.loads(result.read_text())
     assert written["command"] == f"python -m benchmarks.{name} --smoke"
     found = list(samples(written["measured"]))
-    assert any(one > 0 for one in found)
-    assert all(math.isfinite(one) for one in found)
+    assert any(value > 0 for value in found)
+    assert all(math.isfinite(value) for value in found)

@@ -63,15 +63,15 @@ def test_the_list_has_everything_in_order_by_the_names_that_flink_uses(
     stored: OfflineStore,
 ) -> None:
     listed = stored.json("checkpoints", "list", "orders")
-    checkpoints = {one["id"]: one for one in listed["checkpoints"]}
+    checkpoints = {checkpoint["id"]: checkpoint for checkpoint in listed["checkpoints"]}
 
     assert list(checkpoints) == [1, 2, 3, 4, 5, 6]
-    assert all(set(one) >= FIELDS for one in checkpoints.values())
-    assert [one["status"] for one in checkpoints.values()] == [
+    assert all(set(checkpoint) >= FIELDS for checkpoint in checkpoints.values())
+    assert [checkpoint["status"] for checkpoint in checkpoints.values()] == [
         *("COMPLETED", "COMPLETED", "FAILED"),
         *("COMPLETED", "COMPLETED", "COMPLETED"),
     ]
-    assert [one["checkpoint_type"] for one in checkpoints.values()] == [
+    assert [checkpoint["checkpoint_type"] for checkpoint in checkpoints.values()] == [
         *("CHECKPOINT", "SAVEPOINT", "CHECKPOINT"),
         *("UNALIGNED_CHECKPOINT", "CHECKPOINT", "CHECKPOINT"),
     ]
@@ -89,7 +89,7 @@ def test_the_list_has_everything_in_order_by_the_names_that_flink_uses(
     (recovery,) = listed["recoveries"]
     assert (recovery["generation"], recovery["checkpoint_id"]) == (3, 12)
     phases = ("choose", "commit_replay", "fetch", "start", "first_batch")
-    assert [recovery[one] for one in phases] == [1, 2, 3, 4, 5]
+    assert [recovery[phase] for phase in phases] == [1, 2, 3, 4, 5]
 
 
 def test_people_get_a_table_with_the_newest_last(stored: OfflineStore) -> None:
@@ -198,7 +198,7 @@ def test_a_damaged_lease_stops_nobody_who_only_looks(stored: OfflineStore) -> No
     pruned = stored.run("checkpoints", "prune", "orders", "--keep", "1", "--yes")
     assert pruned.exit_code == 3
     assert (
-        f"[CW-613] nobody can tell whether pipeline orders runs: {stored.writer.paths.heartbeat}"
+        f"[CW-613] it is unknown whether pipeline orders runs: {stored.writer.paths.heartbeat}"
         in (pruned.stderr)
     )
 
@@ -211,8 +211,8 @@ def test_sound_checkpoints_are_sound(stored: OfflineStore) -> None:
     head = stored.json("checkpoints", "verify", "orders")
 
     assert verified["sound"] is True
-    assert [one["id"] for one in verified["checkpoints"]] == [1, 2, 4, 5, 6]
-    assert [one["id"] for one in head["checkpoints"]] == [6]
+    assert [checkpoint["id"] for checkpoint in verified["checkpoints"]] == [1, 2, 4, 5, 6]
+    assert [checkpoint["id"] for checkpoint in head["checkpoints"]] == [6]
     assert (
         "checkpoint 6 is sound: 3 objects read."
         in stored.run("checkpoints", "verify", "orders").output
@@ -236,9 +236,9 @@ def test_a_damaged_object_is_named_and_only_those_that_need_it_are_bad(
     assert said.exit_code == 1
     assert f"checkpoint 2 (before) is DAMAGED: {ref.name}: " in said.output
     assert "checkpoint 1 is sound" in said.output
-    bad = [one for one in verified["checkpoints"] if not one["sound"]]
-    assert [one["id"] for one in bad] == [2]
-    assert [one["object"] for one in bad[0]["damages"]] == [ref.name]
+    bad = [checkpoint for checkpoint in verified["checkpoints"] if not checkpoint["sound"]]
+    assert [entry["id"] for entry in bad] == [2]
+    assert [damage["object"] for damage in bad[0]["damages"]] == [ref.name]
 
 
 def test_a_damaged_manifest_is_named(stored: OfflineStore) -> None:
@@ -349,9 +349,9 @@ def test_what_was_shown_goes_with_yes_and_the_rest_is_sound(stored: OfflineStore
     assert stored.json("checkpoints", "verify", "orders", "--all")["sound"] is True
     assert "Checkpoints deleted: none." in again.output
     listed = stored.json("checkpoints", "list", "orders")["checkpoints"]
-    assert [one["id"] for one in listed] == [2, 6]
+    assert [entry["id"] for entry in listed] == [2, 6]
     everything = stored.json("checkpoints", "list", "orders", "--all")["checkpoints"]
-    assert [one["id"] for one in everything if one["discarded"]] == [1, 4, 5]
+    assert [entry["id"] for entry in everything if entry["discarded"]] == [1, 4, 5]
     # The lease it held meanwhile is given back.
     assert "does not run." in stored.run("checkpoints", "list", "orders").output
 

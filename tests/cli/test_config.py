@@ -47,7 +47,7 @@ def test_a_store_from_a_file_or_the_environment_is_where_commands_look(
     by_flag = CliRunner().invoke(app, [*asked, "--store", "nothing"])
 
     assert (nowhere.exit_code, by_flag.exit_code) == (2, 2)
-    assert [one["id"] for one in json.loads(by_file.stdout)["checkpoints"]] == [1]
+    assert [checkpoint["id"] for checkpoint in json.loads(by_file.stdout)["checkpoints"]] == [1]
     assert by_variable.stdout == by_file.stdout
 
 

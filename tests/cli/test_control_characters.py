@@ -80,7 +80,7 @@ def test_the_live_view_is_safe() -> None:
 
     drawn.print(view(status))
     screen = LiveScreen(drawn)
-    screen.tell(EVIL)
+    screen.write_line(EVIL)
 
     assert isinstance(drawn.file, io.StringIO)
     said = drawn.file.getvalue()

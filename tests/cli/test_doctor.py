@@ -10,7 +10,7 @@ from tests.cli.command import SPARK_DEADLINE_S, command, cutwater, environment, 
 
 
 def checks(text: str) -> dict[str, dict[str, Any]]:
-    return {one["name"]: one for one in json.loads(text)["checks"]}
+    return {check["name"]: check for check in json.loads(text)["checks"]}
 
 
 def test_a_sound_machine_has_nothing_wrong(tmp_path: Path) -> None:
@@ -28,7 +28,7 @@ def test_every_check_is_there_for_a_program(tmp_path: Path) -> None:
 
     found = checks(run.stdout)
     assert json.loads(run.stdout)["ok"] is True
-    assert {one["status"] for one in found.values()} <= {"ok", "note"}
+    assert {entry["status"] for entry in found.values()} <= {"ok", "note"}
     assert {"Python", "Cutwater", "Spark", "Java", "Memory", "Cores", "Store", "Scratch"} <= set(
         found
     )
@@ -133,14 +133,14 @@ def test_the_self_test_runs_restores_and_compares_and_leaves_nothing(tmp_path: P
     assert run.returncode == 0, (run.stdout, run.stderr)
     told = json.loads(run.stdout)["self_test"]
     assert (told["supported"], told["reason"]) == (True, None)
-    assert [(one["name"], one["ok"]) for one in told["phases"]] == [
+    assert [(phase["name"], phase["ok"]) for phase in told["phases"]] == [
         ("start Spark", True),
         ("take a checkpoint", True),
         ("end without another", True),
         ("restore and finish", True),
         ("compare all rows", True),
     ]
-    assert all(one["duration_ms"] > 0 for one in told["phases"])
+    assert all(phase["duration_ms"] > 0 for phase in told["phases"])
     assert list(tmp_path.iterdir()) == [scratch]
     assert list(scratch.iterdir()) == []
 

@@ -18,7 +18,7 @@ def directory(tmp_path: Path) -> Path:
 
 def rows(table: Path, *columns: str) -> list[tuple[object, ...]]:
     found = DeltaTable(table).to_pyarrow_table(columns=list(columns)).to_pylist()
-    return sorted(tuple(row[one] for one in columns) for row in found)
+    return sorted(tuple(row[column] for column in columns) for row in found)
 
 
 def test_the_tutorial_does_what_it_says(directory: Path) -> None:
@@ -29,7 +29,7 @@ def test_the_tutorial_does_what_it_says(directory: Path) -> None:
     wrong, right = (one.output for one in said if "hourly_totals" in one.commands)
     assert "50000.0" in wrong
     assert "50000.0" not in right
-    assert [one[0] for one in rows(directory / "tables" / "all_orders", "id")] == [1, 2, 3, 4, 5]
+    assert [row[0] for row in rows(directory / "tables" / "all_orders", "id")] == [1, 2, 3, 4, 5]
     totals = rows(directory / "tables" / "hourly_totals", "shop", "total")
     assert totals == [("north", 10.0), ("north", 30.0), ("south", 20.0), ("south", 50.0)]
 

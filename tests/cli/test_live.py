@@ -16,7 +16,7 @@ RUNNING = RunStatus("orders", 3, "RUNNING")
 
 def told(before: RecoveryReport | None, after: RecoveryReport | None) -> list[str]:
     found = notices(replace(RUNNING, recovery=before), replace(RUNNING, recovery=after))
-    return [one.text for one in found if one.kind == "recovery"]
+    return [row.text for row in found if row.kind == "recovery"]
 
 
 def test_a_recovery_is_told_once_when_its_first_batch_is_finished() -> None:

@@ -48,7 +48,7 @@ def test_the_dashboard_runs_a_pipeline_that_can_be_planned() -> None:
     _, _, target, *options = words_of_the_dashboard()
     given = list(zip(options[::2], options[1::2], strict=True))
     known = {
-        one for each in dict(cli_reference.commands())["cutwater run"].params for one in each.opts
+        opt for each in dict(cli_reference.commands())["cutwater run"].params for opt in each.opts
     }
     parameters = [word for name, value in given if name == "--param" for word in (name, value)]
 

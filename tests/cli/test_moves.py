@@ -69,7 +69,7 @@ def test_a_program_reads_a_rewind_as_json(prepared: PreparedPipeline) -> None:
         6,
     )
     assert found["title"] == f"savepoint {SAVEPOINT} (checkpoint 3)"
-    assert [(one["sink"], one["rows_removed"]) for one in found["sinks"]] == [
+    assert [(sink["sink"], sink["rows_removed"]) for sink in found["sinks"]] == [
         ("left", 20),
         ("right", 20),
     ]
@@ -88,7 +88,7 @@ def test_what_stands_against_a_rewind_is_said_and_what_leaving_the_sinks_means(
 
     assert (shown.returncode, refused.returncode, left.returncode) == (1, 1, 0)
     assert "refused: checkpoint 2: a sink cannot go back" in shown.stdout
-    assert "written by somebody else" in shown.stdout
+    assert "written by another writer" in shown.stdout
     assert refused.stderr.startswith("[CW-701] pipeline orders stays as it is")
     assert "right is left at version 4; 30 rows are written again" in left.stdout
     assert prepared.shown() == [[-1, *range(50)], list(range(50))]

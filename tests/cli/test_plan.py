@@ -199,7 +199,7 @@ def test_spark_says_how_every_step_runs(tmp_path: Path) -> None:
         "    └── runs as a query, keeps no state",
         "        rows: timestamp timestamp, value bigint",
     ]
-    assert [one.name for one in tmp_path.iterdir() if one.name != "__pycache__"] == ["orders.py"]
+    assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["orders.py"]
 
 
 def test_what_only_spark_finds_wrong_is_told_by_its_line(tmp_path: Path) -> None:

@@ -105,7 +105,7 @@ def test_a_run_is_told_to_a_program_by_flinks_names(start: Start) -> None:
 
     told = objects(said)
     assert process.returncode == 0, complaints
-    assert [one["type"] for one in told] == [
+    assert [entry["type"] for entry in told] == [
         "message",
         "message",
         "message",
@@ -146,7 +146,7 @@ def test_options_reach_the_run_as_they_were_given(start: Start, tmp_path: Path) 
 
     said, _ = process.communicate(timeout=DEADLINE_S)
 
-    options = next(one for one in objects(said) if one["type"] == "options")
+    options = next(entry for entry in objects(said) if entry["type"] == "options")
     checkpoint = options.pop("checkpoint")
     restart = options.pop("restart")
     assert options == {
@@ -236,7 +236,7 @@ def test_a_run_raises_its_own_limit_of_open_files(file: str) -> None:
         env=environment(CUTWATER_SCRIPTED_RUN="limits"),
     )
 
-    soft, hard = next(one for one in objects_in(run.stdout) if "files" in one)["files"]
+    soft, hard = next(entry for entry in objects_in(run.stdout) if "files" in entry)["files"]
     assert soft == min(hard, 65_536)
 
 

@@ -118,8 +118,8 @@ def test_a_killed_run_goes_on_exactly_from_a_bucket_although_answers_are_lost(
     assert sorted(row["key"] for row in rows_in(table)) == list(range(KEYS))
     opened = PipelineStore.of(backend_at(store), find_pipeline(backend_at(store), "once"))
     # A process claims more than once if the answer to a decision is lost.
-    claims = [one for one in opened.log.read().entries if isinstance(one, Claim)]
-    assert len({claimant(one.nonce) for one in claims}) == 2
+    claims = [entry for entry in opened.log.read().entries if isinstance(entry, Claim)]
+    assert len({claimant(claim.nonce) for claim in claims}) == 2
     assert not list(tmp_path.rglob("pipelines"))
 
 
@@ -141,5 +141,5 @@ def test_doctor_tries_a_bucket_and_says_when_it_cannot_be_a_store(
 
 def store_finding(run: "subprocess.CompletedProcess[str]") -> dict[str, str]:
     found: dict[str, str]
-    found = next(one for one in json.loads(run.stdout)["checks"] if one["name"] == "Store")
+    found = next(check for check in json.loads(run.stdout)["checks"] if check["name"] == "Store")
     return found

@@ -57,7 +57,10 @@ def rows(directory: Path) -> list[tuple[str, int]]:
 
 
 def expected(web: int, stores: int) -> list[tuple[str, int]]:
-    return [*(("store", one) for one in range(stores)), *(("web", one) for one in range(web))]
+    return [
+        *(("store", number) for number in range(stores)),
+        *(("web", number) for number in range(web)),
+    ]
 
 
 @pytest.fixture
@@ -112,7 +115,7 @@ def test_all_that_is_there_is_processed_and_the_table_is_exact(tmp_path: Path) -
     assert (run.returncode, run.stderr) == (0, "")
     assert "union finished: all input is processed." in run.stdout
     assert rows(tmp_path) == expected(3000, 1500)
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["scratch", "store", "table"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["scratch", "store", "table"]
     assert list((tmp_path / "scratch").iterdir()) == []
 
 
@@ -182,7 +185,7 @@ def values(directory: Path) -> list[int]:
 def has_read(scratch: Path, batches: int) -> bool:
     """Say whether the source of the numbers has filled its channel with so many batches."""
     channels = (Path(at) for at, _, _ in os.walk(scratch) if at.endswith("numbers/channel/data"))
-    return any(len([*one.glob("b*")]) >= batches for one in channels)
+    return any(len([*channel.glob("b*")]) >= batches for channel in channels)
 
 
 def test_a_file_with_an_error_is_one_line_and_spark_is_not_started(tmp_path: Path) -> None:
@@ -206,7 +209,7 @@ def test_a_step_that_fails_ends_the_run_with_its_line(tmp_path: Path) -> None:
     (tmp_path / "incoming").mkdir()
     for tens in range(10):
         made = tmp_path / "incoming" / f"{tens}.json"
-        made.write_text("\n".join(f'{{"value": {10 * tens + one}}}' for one in range(10)))
+        made.write_text("\n".join(f'{{"value": {10 * tens + number}}}' for number in range(10)))
         os.utime(made, (tens, tens))
 
     # Spark's own file of defaults is read beside our settings.

@@ -76,13 +76,13 @@ def child_of(process: Process) -> int:
 def processes(word: str) -> list[int]:
     """The numbers of all processes with a word on their command line or in their environment."""
     found = []
-    for one in Path("/proc").iterdir():
+    for path in Path("/proc").iterdir():
         try:
-            texts = [(one / name).read_bytes() for name in ("cmdline", "environ")]
+            texts = [(path / name).read_bytes() for name in ("cmdline", "environ")]
         except OSError:
             continue
-        if one.name.isdigit() and any(word.encode() in text for text in texts):
-            found.append(int(one.name))
+        if path.name.isdigit() and any(word.encode() in text for text in texts):
+            found.append(int(path.name))
     return found
 
 
@@ -186,7 +186,7 @@ def test_a_signal_while_spark_starts_ends_at_once_and_leaves_no_jvm(
     assert "the next run resumes from the last checkpoint" in complaints
     assert "Traceback" not in complaints
     wait_until(lambda: processes(mark) == [], "no process is left")
-    left = [one.name for one in (tmp_path / "temporary").iterdir()]
+    left = [path.name for path in (tmp_path / "temporary").iterdir()]
     assert left in ([], [f"cutwater-{os.getuid()}"])
     assert not (tmp_path / ".cutwater").exists()
 

@@ -103,8 +103,12 @@ class Life:
             self.minute += 1
             begins = datetime(2026, 1, 1, tzinfo=UTC) + timedelta(minutes=self.minute)
             new = [
-                (f"shop-{one % 3}", self.minute * 7 + one, begins + timedelta(seconds=5 * one - 20))
-                for one in range(14)
+                (
+                    f"shop-{number % 3}",
+                    self.minute * 7 + number,
+                    begins + timedelta(seconds=5 * number - 20),
+                )
+                for number in range(14)
             ]
             self.orders += new
             lines = (json.dumps({"shop": s, "amount": a, "t": str(t)[:19]}) for s, a, t in new)
@@ -203,7 +207,9 @@ def test_a_query_is_adopted_grows_moves_to_another_source_and_leaves(tmp_path: P
     life.file(reads="elsewhere")
     life.type(*runs, "--allow-dropped")
     out = life.type("eject", "orders", "--to", "plain", "--store", "store", "--output", "json")
-    assert [(one["step"], one["ending"]) for one in out["steps"]] == [("totals", "goes on exactly")]
+    assert [(step["step"], step["ending"]) for step in out["steps"]] == [
+        ("totals", "goes on exactly")
+    ]
     assert life.shown() == life.complete()
     life.arrive("elsewhere", 3)
     life.plain("elsewhere", "plain/totals", "after")

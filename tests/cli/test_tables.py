@@ -53,10 +53,12 @@ def tables_json(prepared: PreparedPipeline, *arguments: str) -> dict[str, Any]:
 def rows_at(found: dict[str, Any]) -> list[list[int]]:
     """What the named versions hold, by a reader of Delta tables."""
     read = [
-        DeltaTable(one["uri"], version=int(one["version"])).to_pyarrow_table()["value"].to_pylist()
-        for _, one in sorted(found["tables"].items())
+        DeltaTable(table["uri"], version=int(table["version"]))
+        .to_pyarrow_table()["value"]
+        .to_pylist()
+        for _, table in sorted(found["tables"].items())
     ]
-    return [sorted(one) for one in read]
+    return [sorted(entry) for entry in read]
 
 
 @pytest.mark.parametrize("number", [1, 2, 3, 5])
@@ -67,10 +69,10 @@ def test_a_commit_point_names_versions_that_show_one_moment(
     assert set(found) == {"checkpoint", "tables"}
     assert found["checkpoint"] == number
     assert list(found["tables"]) == sorted(SINKS)
-    for one in found["tables"].values():
-        assert set(one) == {"format", "uri", "version"}
-        assert one["format"] == "delta"
-        assert Path(one["uri"]).is_absolute()
+    for table in found["tables"].values():
+        assert set(table) == {"format", "uri", "version"}
+        assert table["format"] == "delta"
+        assert Path(table["uri"]).is_absolute()
     assert rows_at(found) == below(10 * number)
 
 

@@ -22,18 +22,20 @@ def bucket_at(url: str) -> ObjectStore:
 
 def names_in(bucket: ObjectStore) -> list[str]:
     """Return the names of all objects there."""
-    return sorted(one["path"] for chunk in obstore.list(bucket) for one in chunk)
+    return sorted(entry["path"] for chunk in obstore.list(bucket) for entry in chunk)
 
 
 def rows_in(bucket: ObjectStore) -> Iterator[dict[str, Any]]:
     """Replay the log and give the rows of the files it names."""
     files: dict[str, dict[str, Any]] = {}
-    for name in [one for one in names_in(bucket) if one.endswith(".json") and "_delta_log" in one]:
+    for name in [
+        name for name in names_in(bucket) if name.endswith(".json") and "_delta_log" in name
+    ]:
         lines = bytes(obstore.get(bucket, name).bytes()).decode().splitlines()
         actions = [json.loads(line) for line in lines]
         for action in actions:
             files.pop(action.get("remove", {}).get("path"), None)
-        files |= {one["add"]["path"]: one["add"] for one in actions if "add" in one}
+        files |= {action["add"]["path"]: action["add"] for action in actions if "add" in action}
     for path, action in files.items():
         content = bytes(obstore.get(bucket, unquote(path)).bytes())
         assert len(content) == action["size"]

@@ -101,6 +101,6 @@ def read_with_duckdb(table: Path) -> list[tuple[Any, ...]]:
 def changes_of(table: Path) -> list[tuple[int, int]]:
     """Say for every version how many files it added and how many it removed."""
     return [
-        (sum("add" in one for one in actions), sum("remove" in one for one in actions))
+        (sum("add" in action for action in actions), sum("remove" in action for action in actions))
         for actions in actions_of(table)
     ]

@@ -51,8 +51,8 @@ def tree(tmp_path: Path) -> Path:
 
 
 def files_of(root: Path) -> dict[str, bytes]:
-    found = (one for one in root.rglob("*") if one.is_file())
-    return {one.relative_to(root).as_posix(): one.read_bytes() for one in found}
+    found = (path for path in root.rglob("*") if path.is_file())
+    return {path.relative_to(root).as_posix(): path.read_bytes() for path in found}
 
 
 def test_a_tree_comes_back_although_answers_are_lost_on_the_way(

@@ -47,7 +47,7 @@ def planned(*targets: SinkTarget) -> PhysicalPlan:
 
 
 def snapshot(directory: Path) -> list[tuple[str, float]]:
-    return sorted((str(one), one.stat().st_mtime) for one in directory.rglob("*"))
+    return sorted((str(path), path.stat().st_mtime) for path in directory.rglob("*"))
 
 
 # -- Delta
@@ -181,7 +181,7 @@ def test_a_table_whose_rows_are_replaced_belongs_to_one_sink(
         try:
             check_targets(planned(*targets))
         except PlanError as error:
-            return [one.split(": ", 1)[1] for one in error.problems]
+            return [problem.split(": ", 1)[1] for problem in error.problems]
         return []
 
     def delta(write: str = "append", keys: tuple[str, ...] = ()) -> SinkTarget:
@@ -211,4 +211,7 @@ def test_all_targets_are_looked_at_and_everything_is_said_at_once(
     with pytest.raises(PlanError) as refused:
         check_targets(pipeline)
 
-    assert [one.split(": ")[1] for one in refused.value.problems] == ["sink out", "sink out1"]
+    assert [problem.split(": ")[1] for problem in refused.value.problems] == [
+        "sink out",
+        "sink out1",
+    ]

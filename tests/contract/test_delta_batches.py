@@ -337,7 +337,7 @@ def test_what_others_wrote_since_is_never_taken_away(root: Path, first: ShowingD
     del first
     write_deltalake(root, pa.table({"value": [7]}), mode="append")
 
-    with pytest.raises(SinkError, match=r"no checkpoint holds.*somebody else.*--leave-sinks"):
+    with pytest.raises(SinkError, match=r"no checkpoint holds.*another writer.*--leave-sinks"):
         opened(root).take_back(claim(2, 2), None, ())
 
     assert values(root) == [7, 10, 11, 20, 21, 30, 31]

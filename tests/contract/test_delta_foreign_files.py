@@ -86,7 +86,7 @@ def test_the_log_says_of_a_copied_timestamp_what_it_is(table: Path) -> None:
 
     sink.commit(permit(1), [staged(sink, 0, ("a", 1, 2))])
 
-    (copied,) = [one for one in added(table) if "1500-03-01" in one["stats"]]
+    (copied,) = [entry for entry in added(table) if "1500-03-01" in entry["stats"]]
     said = "2024-02-29T12:00:00.123000Z"
     assert f'"minValues": {{"k": "b", "n": 1, "v": 1, "at": "{said}"' in copied["stats"]
     assert f'"maxValues": {{"k": "b", "n": 1, "v": 1, "at": "{said}"' in copied["stats"]
@@ -109,7 +109,7 @@ def test_the_log_counts_where_a_file_has_its_partition_column_as_well(table: Pat
     sink.commit(permit(1), [staged(sink, 0, ("a", 1, 1))])
 
     assert shown(table) == [("a", 1, 1), ("a", 2, 8)]
-    (copied,) = [one for one in added(table) if "stats" in one and '"v": 8' in one["stats"]]
+    (copied,) = [entry for entry in added(table) if "stats" in entry and '"v": 8' in entry["stats"]]
     assert pq.read_schema(table / copied["path"]).names == ["n", "v"]
 
 

@@ -66,7 +66,7 @@ def test_rows_are_staged_committed_and_replaced_in_a_bucket(url: str, bucket: Ob
     sink = upserting(url).open(CONTEXT)
     first = staged(sink, 0, ("a", 1, 1), ("ü/%=", 1, 1), (None, 1, 1))
     assert sorted(names_in(bucket)) != []
-    assert not [one for one in names_in(bucket) if not one.startswith("_cutwater/")]
+    assert not [name for name in names_in(bucket) if not name.startswith("_cutwater/")]
     assert sink.problem(first) is None
 
     assert sink.commit(permit(1), [first]) == "1"
@@ -104,7 +104,9 @@ def test_small_files_are_joined_and_a_lost_one_is_never_committed(
     url: str, bucket: ObjectStore
 ) -> None:
     sink = sinks.delta(url).open(CONTEXT)
-    sink.commit(permit(1), [staged(sink, one, ("a", one, one)) for one in range(JOINED_MIN)])
+    sink.commit(
+        permit(1), [staged(sink, number, ("a", number, number)) for number in range(JOINED_MIN)]
+    )
     assert len(rows_of(bucket)) == JOINED_MIN
     lost, kept = staged(sink, 50, ("b", 1, 1)), staged(sink, 51, ("b", 2, 2))
     obstore.delete(bucket, lost.blobs[-1].name)
@@ -115,7 +117,7 @@ def test_small_files_are_joined_and_a_lost_one_is_never_committed(
     sink.discard(Generation(2), [kept])
 
     assert sink.problem(kept) is None
-    left = {one for one in names_in(bucket) if one.startswith("_cutwater/")}
+    left = {name for name in names_in(bucket) if name.startswith("_cutwater/")}
     assert left == {blob.name for blob in kept.blobs}
 
 
@@ -182,10 +184,12 @@ def test_staged_objects_stay_while_a_checkpoint_carries_them_and_go_with_it(
     sink.commit(permit(1), [carried, later])
 
     def staged_objects() -> set[str]:
-        return {one for one in names_in(bucket) if one.startswith("_cutwater/")}
+        return {name for name in names_in(bucket) if name.startswith("_cutwater/")}
 
     sink.retain(Generation(1), {None}, [carried])
-    assert staged_objects() == {blob.name for one in (carried, waiting) for blob in one.blobs}
+    assert staged_objects() == {
+        blob.name for committable in (carried, waiting) for blob in committable.blobs
+    }
     # A newer process has never seen the commit; what it was told to keep it deletes in the end.
     newer = sinks.delta(url).open(CONTEXT)
     assert isinstance(newer, KeepsPast)

@@ -39,8 +39,8 @@ def opened(table: Path, write: str) -> OpenSink:
 def batches_of(slot: int) -> list[Rows]:
     """The rows of a slot: keys of its own, and keys that every slot has."""
     return [
-        [("own", slot * 100 + one, one), ("all", one % 3, slot * 10 + one)]
-        for one in range(BATCHES)
+        [("own", slot * 100 + number, number), ("all", number % 3, slot * 10 + number)]
+        for number in range(BATCHES)
     ]
 
 
@@ -74,8 +74,13 @@ def expected(write: str, slots: int) -> Rows:
 def dies(table: Path, write: str, work: list[Committable], moment: tuple[str, int]) -> bool:
     """Commit slot 2 in a process that dies at a moment; False if that moment never came."""
     told = [
-        (one.generation, one.batch, one.rows, [(b.name, b.size_bytes, b.sha256) for b in one.blobs])
-        for one in work
+        (
+            committable.generation,
+            committable.batch,
+            committable.rows,
+            [(b.name, b.size_bytes, b.sha256) for b in committable.blobs],
+        )
+        for committable in work
     ]
     words = [str(table), write, moment[0], str(moment[1]), "2"]
     child = subprocess.run(
@@ -103,7 +108,10 @@ def check(table: Path, write: str, slots: int, foreign: int) -> None:
     assert len(others) == (0 if write == "overwrite" else foreign)
     assert [row for row in shown if row != FOREIGN] == expected(write, slots)
     told = [
-        one["txn"]["version"] for actions in actions_of(table) for one in actions if "txn" in one
+        action["txn"]["version"]
+        for actions in actions_of(table)
+        for action in actions
+        if "txn" in action
     ]
     assert told == list(range(1, slots + 1))
 

@@ -80,9 +80,9 @@ def hidden(uri: str) -> list[str]:
     if uri.startswith("s3:"):
         names = names_in(bucket_at(uri))
     else:
-        files = (one for one in Path(uri).rglob("*") if one.is_file())
-        names = [one.relative_to(uri).as_posix() for one in files]
-    return [one for one in names if one.startswith("_cutwater/") and one.endswith(".parquet")]
+        files = (path for path in Path(uri).rglob("*") if path.is_file())
+        names = [file.relative_to(uri).as_posix() for file in files]
+    return [name for name in names if name.startswith("_cutwater/") and name.endswith(".parquet")]
 
 
 def collect(sink: OpenSink) -> None:
@@ -129,7 +129,7 @@ def test_rows_outlive_a_vacuum_between_settling_and_the_commit(
     uri: str, way: str, logged: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = sinks.delta(uri, **WAYS[way]).open(CONTEXT)
-    first = [("a", one, 1) for one in range(4)]
+    first = [("a", number, 1) for number in range(4)]
     sink.commit(permit(1), [staged(sink, 0, *first)])
     second = [("a", 1, 2), ("b", 1, 2)]
     waiting = staged(sink, 1, *second)
@@ -142,7 +142,7 @@ def test_rows_outlive_a_vacuum_between_settling_and_the_commit(
     assert sink.commit(permit(2), [waiting]) == ("4" if logged else "2")
 
     assert happened == [method]
-    left = {"overwrite": [], "upsert": [one for one in first if one[1] != 1]}.get(way, first)
+    left = {"overwrite": [], "upsert": [row for row in first if row[1] != 1]}.get(way, first)
     assert shown(uri) == sorted([*left, *second])
     assert delta_table(uri).to_pyarrow_table().num_rows == len(left) + 2
     collect(sink)
@@ -196,7 +196,7 @@ def test_a_file_that_nothing_can_bring_back_is_named(
     uri: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = sinks.delta(uri, **WAYS["upsert"]).open(CONTEXT)
-    sink.commit(permit(1), [staged(sink, 0, *[("a", one, 1) for one in range(4)])])
+    sink.commit(permit(1), [staged(sink, 0, *[("a", number, 1) for number in range(4)])])
     waiting = staged(sink, 1, ("a", 1, 2))
     original = DeltaTable.create_write_transaction
 
@@ -244,7 +244,9 @@ def test_a_file_that_waited_for_weeks_is_new_to_a_vacuum_with_a_retention(
 
     sink.commit(permit(2), [waiting])
 
-    settled = [one for one in table.glob("*.parquet") if one.stat().st_mtime < weeks_ago_s + 86_400]
+    settled = [
+        path for path in table.glob("*.parquet") if path.stat().st_mtime < weeks_ago_s + 86_400
+    ]
     assert settled == []
 
 

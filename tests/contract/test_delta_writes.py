@@ -78,7 +78,7 @@ def test_a_row_replaces_those_with_its_key_and_leaves_all_others(table: Path) ->
 
 def test_of_several_batches_of_one_commit_the_last_row_of_a_key_wins(table: Path) -> None:
     sink = upserting(table).open(CONTEXT)
-    batches = [staged(sink, one, ("a", 1, one), ("b", one, one)) for one in range(3)]
+    batches = [staged(sink, number, ("a", 1, number), ("b", number, number)) for number in range(3)]
 
     assert sink.commit(permit(1), batches) == "1"
 
@@ -101,15 +101,15 @@ def test_a_batch_with_a_key_twice_is_refused_before_it_is_staged(table: Path) ->
     with pytest.raises(SinkError, match=r"2 rows with the key k=None, n=7, and none is the later"):
         staged(sink, 0, ("a", 1, 1), (None, 7, 2), (None, 7, 3))
 
-    assert not [one for one in table.rglob("*") if one.is_file()]
+    assert not [path for path in table.rglob("*") if path.is_file()]
     assert sink.commit(permit(1), [staged(sink, 0, (None, 7, 3))]) == "1"
 
 
 def test_only_files_with_a_key_that_comes_again_are_exchanged(table: Path) -> None:
     sink = upserting(table).open(CONTEXT)
-    for one in range(4):
-        rows = [("a", 10 * one + two, 0) for two in range(2)]
-        sink.commit(permit(one + 1), [staged(sink, one, *rows)])
+    for number in range(4):
+        rows = [("a", 10 * number + two, 0) for two in range(2)]
+        sink.commit(permit(number + 1), [staged(sink, number, *rows)])
 
     sink.commit(permit(5), [staged(sink, 4, ("a", 20, 1))])
 
@@ -248,7 +248,7 @@ def test_the_table_holds_exactly_the_last_result(table: Path) -> None:
     sink.commit(permit(1), [staged(sink, 0, ("a", 1, 1), ("b", 1, 1))])
     _append(table)
 
-    results = [staged(sink, one, ("a", 1, one), ("c", one, one)) for one in (1, 2)]
+    results = [staged(sink, number, ("a", 1, number), ("c", number, number)) for number in (1, 2)]
     sink.commit(permit(2), results)
 
     assert shown(table) == [("a", 1, 2), ("c", 2, 2)]
@@ -286,8 +286,8 @@ def test_a_commit_that_is_repeated_changes_nothing(
             one.commit(permit(2), [first])
 
     assert shown(table) == [("a", 1, 2)]
-    info = [one["commitInfo"] for one in list(actions_of(table))[2] if "commitInfo" in one]
-    assert [one["cutwater.checkpoint"] for one in info] == ["103"]
+    info = [action["commitInfo"] for action in list(actions_of(table))[2] if "commitInfo" in action]
+    assert [entry["cutwater.checkpoint"] for entry in info] == ["103"]
     assert DeltaTable(str(table)).history(1)[0]["cutwater.checkpoint"] == "103"
 
 
@@ -297,9 +297,9 @@ def test_a_table_goes_back_to_what_it_showed_at_a_version(
 ) -> None:
     sink = target(table).open(CONTEXT)
     versions, states = [], []
-    for one in range(3):
-        rows = [("a", 1, one), ("b", one, one)]
-        versions.append(sink.commit(permit(one + 1), [staged(sink, one, *rows)]))
+    for number in range(3):
+        rows = [("a", 1, number), ("b", number, number)]
+        versions.append(sink.commit(permit(number + 1), [staged(sink, number, *rows)]))
         states.append(shown(table))
     _compact(table)
 
@@ -313,19 +313,19 @@ def test_a_table_goes_back_to_what_it_showed_at_a_version(
     expected = {row[:2]: row for row in [*states[1], ("a", 1, 99)]}
     assert shown(table) == ([("a", 1, 99)] if target is overwriting else sorted(expected.values()))
     _append(table)
-    assert "written by somebody else" in str(sink.look_back(versions[0]).obstacle)
+    assert "written by another writer" in str(sink.look_back(versions[0]).obstacle)
 
 
 def test_what_a_recovery_point_carries_can_be_committed_again_after_a_rewind(table: Path) -> None:
     sink = upserting(table).open(CONTEXT)
     visible = sink.commit(permit(1), [staged(sink, 0, ("a", 1, 0), ("b", 1, 0))])
-    carried = [staged(sink, one, ("a", 1, one)) for one in range(1, JOINED_MIN + 2)]
+    carried = [staged(sink, number, ("a", 1, number)) for number in range(1, JOINED_MIN + 2)]
     sink.commit(permit(3), carried)
     sink.restore(permit(4), visible)
 
     later = upserting(table).open(CONTEXT)
     later.discard(Generation(2), carried)
-    assert [later.problem(one) for one in carried] == [None] * len(carried)
+    assert [later.problem(committable) for committable in carried] == [None] * len(carried)
     later.commit(permit(5), carried[:2])
 
     assert shown(table) == [("a", 1, 2), ("b", 1, 0)]
@@ -336,13 +336,15 @@ def test_what_a_recovery_point_carries_can_be_committed_again_after_a_rewind(tab
 
 def test_many_small_files_of_one_commit_become_one(table: Path) -> None:
     sink = sinks.delta(str(table)).open(CONTEXT)
-    few = [staged(sink, one, ("a", one, one)) for one in range(JOINED_MIN - 1)]
-    many = [staged(sink, 100 + one, ("b", one, one)) for one in range(JOINED_MIN)]
-    wide = [staged(sink, 200 + one, ("c", one, one), wide="x") for one in range(JOINED_MIN)]
+    few = [staged(sink, number, ("a", number, number)) for number in range(JOINED_MIN - 1)]
+    many = [staged(sink, 100 + number, ("b", number, number)) for number in range(JOINED_MIN)]
+    wide = [
+        staged(sink, 200 + number, ("c", number, number), wide="x") for number in range(JOINED_MIN)
+    ]
 
     sink.commit(permit(1), few)
     sink.commit(permit(2), many)
-    more = [staged(sink, 300 + one, ("d", one, one)) for one in range(JOINED_MIN - 1)]
+    more = [staged(sink, 300 + number, ("d", number, number)) for number in range(JOINED_MIN - 1)]
     sink.commit(permit(3), [*more, *wide])
     before = sorted(table.glob("*.parquet"))
     sink.commit(permit(3), [*more, *wide])
@@ -358,12 +360,18 @@ def test_many_small_files_of_one_commit_become_one(table: Path) -> None:
 
 def test_small_files_are_joined_within_their_partition(table: Path) -> None:
     sink = upserting(table, partition_by=["k"]).open(CONTEXT)
-    batches = [staged(sink, one, (None, one, one), ("a/b", 0, one)) for one in range(JOINED_MIN)]
+    batches = [
+        staged(sink, number, (None, number, number), ("a/b", 0, number))
+        for number in range(JOINED_MIN)
+    ]
 
     sink.commit(permit(1), batches)
 
     assert changes_of(table)[-1] == (2, 0)
-    expected = [("a/b", 0, JOINED_MIN - 1), *((None, one, one) for one in range(JOINED_MIN))]
+    expected = [
+        ("a/b", 0, JOINED_MIN - 1),
+        *((None, number, number) for number in range(JOINED_MIN)),
+    ]
     assert sorted(shown(table), key=repr) == sorted(expected, key=repr)
 
 

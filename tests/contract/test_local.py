@@ -100,7 +100,7 @@ def test_a_new_store_is_closed_to_other_users_and_an_old_one_keeps_its_mode(
     LocalBackend(tmp_path / "old")
     LocalBackend(tmp_path / "new")
 
-    modes = [stat.S_IMODE((tmp_path / one).stat().st_mode) for one in ("old", "new")]
+    modes = [stat.S_IMODE((tmp_path / name).stat().st_mode) for name in ("old", "new")]
     assert modes == [0o750, 0o700]
 
 

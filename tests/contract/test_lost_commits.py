@@ -115,12 +115,12 @@ def test_the_rewind_that_is_offered_makes_the_tables_whole(prepared: PreparedPip
     restored = prepared.recover()
 
     assert prepared.shown() == below(30)
-    assert {one.sink: (one.rows, one.rows_then) for one in done.sinks} == {
+    assert {sink.sink: (sink.rows, sink.rows_then) for sink in done.sinks} == {
         LEFT: (30, 30),
         RIGHT: (50, 30),
     }
     assert restored.cut is not None
-    assert [one.rows for one in restored.cut.carried[LEFT]] == [10]
+    assert [committable.rows for committable in restored.cut.carried[LEFT]] == [10]
 
 
 def test_a_loss_found_by_a_commit_can_be_accepted_as_the_error_says(
@@ -342,7 +342,7 @@ def test_a_table_that_was_dropped_is_not_made_again_without_its_rows(
         commit(sink, 4, staged, 3)
     assert shop.database.numbers(f"SELECT count(*) FROM {name}") == [0]
 
-    assert "has been made anew" in str(sink.look_back("3").obstacle)
+    assert "has been recreated" in str(sink.look_back("3").obstacle)
     assert sink.look_back(None).obstacle is None
     sink.restore(permit(5), None)
     commit(sink, 6, staged, 5)

@@ -59,9 +59,9 @@ def preview(prepared: PreparedPipeline, to: str, *, leave_sinks: bool = False) -
 
 def files_below(directory: Path) -> dict[str, bytes]:
     return {
-        str(one.relative_to(directory)): one.read_bytes()
-        for one in sorted(directory.rglob("*"))
-        if one.is_file()
+        str(path.relative_to(directory)): path.read_bytes()
+        for path in sorted(directory.rglob("*"))
+        if path.is_file()
     }
 
 
@@ -95,7 +95,10 @@ def test_a_rewind_to_a_recovery_point_shows_what_was_visible_and_carries_the_res
 
     assert prepared.shown() == below(30)
     assert restored.cut is not None
-    assert {sink: [one.batch for one in found] for sink, found in restored.cut.carried.items()} == {
+    assert {
+        sink: [committable.batch for committable in found]
+        for sink, found in restored.cut.carried.items()
+    } == {
         LEFT: [3],
         RIGHT: [3],
     }
@@ -106,7 +109,7 @@ def test_going_back_and_forth_ends_where_it_was_told(prepared: PreparedPipeline)
         rewound(prepared, to)
         assert prepared.shown() == below(shows), to
     log = prepared.opened().log.read()
-    assert [one.kind for one in log.decisions[5:]] == [CheckpointKind.REWIND] * 6
+    assert [decision.kind for decision in log.decisions[5:]] == [CheckpointKind.REWIND] * 6
     assert log.generation == 7
 
 
@@ -119,13 +122,13 @@ def test_a_preview_says_what_happens_to_every_step_source_and_sink_and_does_noth
 
     assert files_below(prepared.directory) == before
     assert (shown.to, shown.head, shown.undone, shown.done) == (2, 5, (3, 4, 5), False)
-    assert [(one.step, one.batch, one.batch_then) for one in shown.steps] == [(SOURCE, 4, 1)]
+    assert [(step.step, step.batch, step.batch_then) for step in shown.steps] == [(SOURCE, 4, 1)]
     assert shown.steps[0].state_bytes > len("the state of checkpoint 2")
     (source,) = shown.sources
     assert (source.position, source.position_then) == ('{"sequence": 50}', '{"sequence": 20}')
     assert [
-        (one.sink, one.version, one.version_then, one.rows, one.rows_removed, one.obstacle)
-        for one in shown.sinks
+        (sink.sink, sink.version, sink.version_then, sink.rows, sink.rows_removed, sink.obstacle)
+        for sink in shown.sinks
     ] == [(LEFT, "4", "2", 50, 30, None), (RIGHT, "4", "2", 50, 30, None)]
     assert shown.refused == ()
 
@@ -156,20 +159,20 @@ def test_what_somebody_else_has_written_since_is_not_taken_away(prepared: Prepar
     write_deltalake(str(prepared.table(RIGHT)), pa.table({"value": [-1]}), mode="append")
     before = prepared.opened().log.read().entries
 
-    with pytest.raises(MoveRefused, match="right: version 5 was written by somebody else"):
+    with pytest.raises(MoveRefused, match="right: version 5 was written by another writer"):
         rewound(prepared, "2")
 
     assert prepared.opened().log.read().entries == before
     shown = preview(prepared, "2")
-    assert "written by somebody else (WRITE at " in shown.refused[0]
-    assert [one.obstacle is None for one in shown.sinks] == [True, False]
+    assert "written by another writer (WRITE at " in shown.refused[0]
+    assert [sink.obstacle is None for sink in shown.sinks] == [True, False]
 
 
 def test_what_somebody_else_wrote_before_the_cut_stays(prepared: PreparedPipeline) -> None:
     rewound(prepared, "1")
     write_deltalake(str(prepared.table(RIGHT)), pa.table({"value": [-1]}), mode="append")
 
-    with pytest.raises(MoveRefused, match="somebody else"):
+    with pytest.raises(MoveRefused, match="another writer"):
         rewound(prepared, "2")
     prepared.recover()
     assert prepared.shown() == [list(range(10)), [-1, *range(10)]]
@@ -204,7 +207,7 @@ def test_a_table_that_is_gone_cannot_go_back(prepared: PreparedPipeline) -> None
     with pytest.raises(MoveRefused, match="there is no table in"):
         rewound(prepared, "2")
     write_deltalake(str(prepared.table(LEFT)), pa.table({"value": [-1]}))
-    with pytest.raises(MoveRefused, match="it has been made anew"):
+    with pytest.raises(MoveRefused, match="it has been recreated"):
         rewound(prepared, "2")
 
 
@@ -220,7 +223,7 @@ def test_a_table_that_the_pipeline_itself_made_anew_is_not_taken_for_the_old_one
         sink.commit(grant(store.pipeline, Slot(number), CheckpointId(number)), [staged])
     assert DeltaTable(prepared.table(LEFT)).version() == 3
 
-    with pytest.raises(MoveRefused, match=r"left: .*left is another table than .* made anew"):
+    with pytest.raises(MoveRefused, match=r"left: .*left is another table than .* recreated"):
         rewound(prepared, "2")
     assert prepared.shown() == [list(range(60, 90)), list(range(50))]
 
@@ -355,7 +358,7 @@ def test_sinks_that_are_left_keep_their_rows_and_what_comes_twice_is_said(
     restored = prepared.recover()
 
     assert shown.refused == ()
-    assert [(one.left, one.rows_removed) for one in shown.sinks] == [(True, 30), (True, None)]
+    assert [(sink.left, sink.rows_removed) for sink in shown.sinks] == [(True, 30), (True, None)]
     assert done.done
     assert prepared.shown() == [list(range(50)), [-1, *range(50)]]
     assert restored.cut is not None
@@ -382,7 +385,7 @@ def test_who_writes_between_decision_and_restore_keeps_its_rows(prepared: Prepar
     (prepared.store / f"pipelines/{store.pipeline}/committed/{8:012d}").unlink()
     write_deltalake(str(prepared.table(RIGHT)), pa.table({"value": [-1]}), mode="append")
 
-    with pytest.raises(SinkError, match=r"somebody else .* --leave-sinks"):
+    with pytest.raises(SinkError, match=r"another writer .* --leave-sinks"):
         prepared.recover()
     rewound(prepared, "2", leave_sinks=True)
     prepared.recover()
@@ -463,8 +466,8 @@ def test_a_fork_outlives_what_its_original_deletes(prepared: PreparedPipeline) -
     store = prepared.opened("trial")
     head = store.log.read().head
     assert head is not None
-    for one in store.manifests.read(head.checkpoint_id).snapshots.values():
-        assert all(store.blobs(Generation(1)).problem(ref) is None for ref in one.blobs)
+    for snapshot in store.manifests.read(head.checkpoint_id).snapshots.values():
+        assert all(store.blobs(Generation(1)).problem(ref) is None for ref in snapshot.blobs)
 
 
 @pytest.mark.parametrize(

@@ -312,9 +312,9 @@ def test_a_big_file_is_sent_in_parts_and_fetched_in_ranges(
     backend.read_to_file(A, copy)
 
     assert copy.read_bytes() == original.read_bytes()
-    sent = {one.partition("partNumber=")[2] for one in gateway.seen if "partNumber=" in one}
+    sent = {text.partition("partNumber=")[2] for text in gateway.seen if "partNumber=" in text}
     assert len(sent) == 3
-    assert len([one for one in gateway.seen if one.startswith("GET")]) == 3
+    assert len([text for text in gateway.seen if text.startswith("GET")]) == 3
 
 
 def test_a_big_file_is_there_although_the_answer_to_its_completion_was_lost(
@@ -404,8 +404,8 @@ def test_more_calls_than_may_be_sent_at_once_wait_for_each_other(
     ]
     for one in threads:
         one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.join()
 
     assert 1 < most <= 16
     assert len(backend.list(ObjectPath("a"))) == 40

@@ -31,9 +31,9 @@ def test_checkpoints_in_a_bucket_are_listed_checked_and_pruned(stored: OfflineSt
     pruned = stored.json("checkpoints", "prune", "orders", "--keep", "1", "--yes")
     after = stored.json("checkpoints", "list", "orders")["checkpoints"]
 
-    assert [one["id"] for one in before] == [1, 2, 3]
+    assert [entry["id"] for entry in before] == [1, 2, 3]
     assert pruned["checkpoints"] == [1]
-    assert [one["id"] for one in after] == [2, 3]
+    assert [entry["id"] for entry in after] == [2, 3]
     assert stored.json("checkpoints", "verify", "orders", "--all")["sound"] is True
     stored.backend.delete(stored.writer.blob("orders 2").name)  # type: ignore[arg-type]
     assert stored.run("checkpoints", "verify", "orders", "before").exit_code == 1

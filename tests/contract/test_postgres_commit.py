@@ -63,7 +63,7 @@ class Shop:
         staging = Staging("_cutwater", PIPELINE, sink.sink)
         keys = ["customer"] if sink.sink == TOTALS else []
         place = (Generation(generation), BatchId(batch))
-        names = tuple(one.name for one in columns)
+        names = tuple(column.name for column in columns)
         with psycopg.connect(self.database.dsn) as connection:
             table = staging.make(connection, place, sink.target, columns, keys)
             statement = staging.copy_statement(table, names)
@@ -95,7 +95,7 @@ def permit(slot: int) -> CommitPermit:
 
 
 def numbers(*ids: int) -> list[tuple[int, int]]:
-    return [(one, one * 10) for one in ids]
+    return [(number, number * 10) for number in ids]
 
 
 # -- acting on a slot
@@ -134,11 +134,11 @@ def test_two_who_act_on_one_slot_at_once_act_once(shop: Shop) -> None:
     def run(sink: OpenPostgresTable) -> None:
         answers.append(sink.commit(permit(1), staged))
 
-    threads = [threading.Thread(target=run, args=(one,)) for one in openers]
+    threads = [threading.Thread(target=run, args=(opener,)) for opener in openers]
     for one in threads:
         one.start()
-    for one in threads:
-        one.join()
+    for thread in threads:
+        thread.join()
 
     assert answers == ["1"] * 4
     assert shop.orders == list(range(500))
@@ -235,7 +235,7 @@ def test_one_sink_of_a_group_that_cannot_commit_keeps_all_of_it_back(shop: Shop)
 
     assert refused.value.sink == ORDERS
     assert "Key (id)=(2) already exists" in refused.value.reason
-    assert "goes on by itself" in refused.value.reason
+    assert "continues by itself" in refused.value.reason
     assert shop.database.query("SELECT to_regclass('totals')") == [["<null>"]]
     shop.database.query("DELETE FROM orders")
     # Asked again for one of them, all of them act.
@@ -270,7 +270,7 @@ def test_sinks_of_other_databases_or_without_transactions_act_alone(shop: Shop) 
 
     assert isinstance(opened[ORDERS], CommitsAtomically)
     assert isinstance(opened[ORDERS], KeepsPast)
-    assert [len(one) for one in Groups(opened).of(both(1, (), ()))] == [1, 1]
+    assert [len(row) for row in Groups(opened).of(both(1, (), ()))] == [1, 1]
 
 
 # -- upserts
@@ -311,7 +311,7 @@ def test_a_key_that_comes_twice_in_a_batch_is_refused_and_nothing_stays_staged(
         "aggregate by the key, or drop all but one row of each key, before the sink"
     )
     tables = "SELECT relname FROM pg_class WHERE relname LIKE 's\\_%' AND relkind = 'r'"
-    assert [one for (one,) in shop.database.query(tables)] == [
+    assert [text for (text,) in shop.database.query(tables)] == [
         staged[0].blobs[0].name.partition("/")[0]
     ]
     sink.commit(permit(1), [*staged, *shop.stage(sink, 1, ("bob", 1), (again, 3))])
@@ -479,7 +479,7 @@ def rows_into(
     place = (Generation(1), BatchId(batch))
     with psycopg.connect(shop.database.dsn) as connection:
         table = staging.make(connection, place, sink.target, columns, list("kvx"[:keys]))
-        statement = staging.copy_statement(table, [one.name for one in columns])
+        statement = staging.copy_statement(table, [column.name for column in columns])
         with connection.cursor().copy(statement.encode()) as copy:
             for row in rows:
                 copy.write_row([*row, 7])
@@ -570,7 +570,7 @@ def test_a_table_that_has_changed_under_staged_rows_takes_them_when_it_is_put_ri
 
     assert said in refused.value.reason
     assert "of public.orders" in refused.value.reason or "let public.orders" in refused.value.reason
-    assert "goes on by itself; or stop and rewind" in refused.value.reason
+    assert "continues by itself; or stop and rewind" in refused.value.reason
     shop.database.query(back)
     sink.commit(permit(1), staged)
     assert shop.orders == [1, 2]
@@ -643,7 +643,11 @@ def test_what_older_generations_staged_is_discarded_and_nothing_else(shop: Shop)
 
     sink.discard(Generation(2), [kept])
 
-    assert [sink.problem(one) is None for one in (old, kept, new)] == [False, True, True]
+    assert [sink.problem(committable) is None for committable in (old, kept, new)] == [
+        False,
+        True,
+        True,
+    ]
 
 
 # -- ways to a database

@@ -67,7 +67,9 @@ class Keyed:
 
     def undo(self, slot: int) -> dict[int, list[Write]]:
         """Return what was written after a slot, by key."""
-        later = {key: [one for one in done if one.slot > slot] for key, done in self.writes.items()}
+        later = {
+            key: [write for write in done if write.slot > slot] for key, done in self.writes.items()
+        }
         return {key: done for key, done in later.items() if done}
 
     def may_go_back(self, slot: int) -> bool:
@@ -80,9 +82,9 @@ class Keyed:
                 del self.rows[key]
             else:
                 self.rows[key] = before
-            self.writes[key] = [one for one in self.writes[key] if one.slot <= slot]
-            for one in self.writes[key][-1:]:
-                one.untouched = True
+            self.writes[key] = [write for write in self.writes[key] if write.slot <= slot]
+            for write in self.writes[key][-1:]:
+                write.untouched = True
 
     @property
     def shown(self) -> list[list[str]]:
@@ -107,10 +109,10 @@ class Appended:
                      for s, k, (w, x) in self.rows]  # fmt: skip
 
     def may_go_back(self, slot: int) -> bool:
-        return not any(one > slot for one in self.touched & self.slots)
+        return not any(number > slot for number in self.touched & self.slots)
 
     def go_back(self, slot: int) -> None:
-        self.rows = [one for one in self.rows if one[0] <= slot]
+        self.rows = [row for row in self.rows if row[0] <= slot]
         self.slots = {one for one in self.slots if one <= slot}
 
     @property
@@ -177,7 +179,7 @@ class World:
 
     def commit(self) -> None:
         before, self.slot = self.slot, self.slot + self.chance.randint(1, 2)
-        staged = [one for one, _ in self.waiting]
+        staged = [committable for committable, _ in self.waiting]
         assert self.sink.commit(permit(self.slot), staged) == str(self.slot)
         imaged = {name for _, rows in self.waiting for name in rows[0]}
         if staged and self.keys:
@@ -191,15 +193,15 @@ class World:
         self.waiting = []
 
     def repeat(self) -> None:
-        for slot, staged in [one for one in self.done[-2:] if one[0] >= self.floor]:
+        for slot, staged in [row for row in self.done[-2:] if row[0] >= self.floor]:
             assert self.sink.commit(permit(slot), staged) == str(slot)
 
     def come_late(self) -> None:
         acted = {slot for slot, _ in self.done}
-        missed = next((one for one in range(1, self.slot) if one not in acted), None)
+        missed = next((number for number in range(1, self.slot) if number not in acted), None)
         if missed is not None:
             with pytest.raises(Superseded):
-                self.sink.commit(permit(missed), [one for one, _ in self.waiting])
+                self.sink.commit(permit(missed), [committable for committable, _ in self.waiting])
 
     def go_back(self) -> None:
         version = self.chance.choice([0, *(slot for slot, _ in self.done)])
@@ -215,7 +217,7 @@ class World:
                 self.sink.restore(permit(slot), str(version) if version else None)
             return
         assert self.sink.restore(permit(slot), str(wanted) if version else None) == str(slot)
-        gone = {one for one in self.committed if one > version}
+        gone = {number for number in self.committed if number > version}
         self.undone |= dict.fromkeys(gone - self.undone.keys(), slot)
         self.model.go_back(version)
         self.slot = slot
@@ -239,7 +241,9 @@ class World:
         kept = [slot for slot, _ in self.done][-self.chance.randint(1, 5) :]
         if kept:
             self.sink.retain(
-                Generation(1), {str(one) for one in kept}, [one for one, _ in self.waiting]
+                Generation(1),
+                {str(number) for number in kept},
+                [committable for committable, _ in self.waiting],
             )
             self.floor = max(self.floor, kept[0])
 

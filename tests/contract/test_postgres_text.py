@@ -60,7 +60,7 @@ def test_values_come_back_as_they_were(
     connection: psycopg.Connection[tuple[Any, ...]], rows: list[tuple[Any, ...]]
 ) -> None:
     columns = [
-        pa.array(one, kind) for one, kind in zip(zip(*rows, strict=True), SCHEMA.types, strict=True)
+        pa.array(row, kind) for row, kind in zip(zip(*rows, strict=True), SCHEMA.types, strict=True)
     ]
     batch = pa.RecordBatch.from_arrays(columns, schema=SCHEMA)
 
@@ -69,15 +69,15 @@ def test_values_come_back_as_they_were(
         copy.write(lines(batch, 77))
 
     found = connection.execute("SELECT * FROM t ORDER BY ctid").fetchall()
-    assert [one[-1] for one in found] == [77] * len(rows)
-    assert [_plain(one[:-1]) for one in found] == [_plain(one) for one in rows]
+    assert [row[-1] for row in found] == [77] * len(rows)
+    assert [_plain(row[:-1]) for row in found] == [_plain(row) for row in rows]
 
 
 def _plain(row: tuple[Any, ...]) -> list[object]:
     """Make values comparable: NaN is itself, and zero has a sign."""
     return [
-        (repr(one) if not math.isnan(one) else "nan") if isinstance(one, float) else one
-        for one in row
+        (repr(entry) if not math.isnan(entry) else "nan") if isinstance(entry, float) else entry
+        for entry in row
     ]
 
 

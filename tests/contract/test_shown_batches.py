@@ -137,7 +137,7 @@ def test_a_predecessor_is_shut_out_by_recovery(prepared: PreparedPipeline) -> No
 def test_what_somebody_else_wrote_since_is_in_the_way_and_named(prepared: PreparedPipeline) -> None:
     write_deltalake(prepared.table(RIGHT), pa.table({"value": [7]}), mode="append")
 
-    with pytest.raises(SinkError, match=r"right: .*somebody else"):
+    with pytest.raises(SinkError, match=r"right: .*another writer"):
         prepared.recover()
     rewound(prepared, "5", leave_sinks=True)
     prepared.recover()

@@ -112,8 +112,10 @@ def _after(owner: type, method: str, name: Callable[..., str]) -> None:
 
 def _published(_: object, cut: Cut) -> str:
     """Tell a cut with new rows in it from one that was made before there were any."""
-    waiting = [one for found in (cut.commit, cut.carried) for one in found.values()]
-    is_new = any(one.generation == cut.generation for staged in waiting for one in staged)
+    waiting = [row for found in (cut.commit, cut.carried) for row in found.values()]
+    is_new = any(
+        committable.generation == cut.generation for staged in waiting for committable in staged
+    )
     FATE.cut = "empty " if not is_new else "unaligned " if cut.in_flight_bytes else ""
     return f"{FATE.cut}manifest"
 
@@ -134,7 +136,7 @@ def _acted(_: object, connection: object, command: CommitSink, *__: object) -> s
 
 
 def _acted_together(_: object, acts: Sequence[tuple[object, CommitSink]]) -> str:
-    return "commit" if any(one.committables for _, one in acts) else "empty commit"
+    return "commit" if any(act.committables for _, act in acts) else "empty commit"
 
 
 def _recorded(_: object, committed: Committed) -> str:
@@ -159,7 +161,7 @@ def name_writes() -> None:
         wrap(DeltaTable, method, lambda *_, name=method: f"{name} table", FATE.changed)
     wrap(FileCommits, "create", lambda *_: "file manifest", FATE.changed)
     wrap(FileCommits, "carry_out", lambda *_: "file moves", FATE.changed)
-    wrap(OpenDeltaTable, "_write", lambda table, *_: f"write {table.way}", FATE.changed)
+    wrap(OpenDeltaTable, "_write", lambda table, *_: f"write {table._writing.write}", FATE.changed)
     _after(Manifests, "publish", _published)
     _after(DecisionLog, "create", _logged)
     _after(ShowingDeltaTable, "show", _shown)
@@ -185,11 +187,11 @@ def follow(running: PipelineRun) -> None:
         ended = running.wait(0.02)
         status = running.status()
         # A checkpoint before there are any rows shows nothing.
-        event = "checkpoint" if all(one.rows for one in status.steps) else "empty checkpoint"
-        for one in status.checkpoints:
-            if one.status == "COMPLETED" and one.id not in told:
-                told.add(one.id)
-                say(event, id=one.id)
+        event = "checkpoint" if all(step.rows for step in status.steps) else "empty checkpoint"
+        for checkpoint in status.checkpoints:
+            if checkpoint.status == "COMPLETED" and checkpoint.id not in told:
+                told.add(checkpoint.id)
+                say(event, id=checkpoint.id)
     say("ended", finished=ended.finished, writes=list(FATE.seen))
 
 

@@ -131,7 +131,7 @@ class Driver:
 
     def children(self) -> list[Path]:
         """Return the processes that it has started and that live: its JVM."""
-        return [one for one in Path("/proc").glob("[0-9]*") if parent_of(one) == self.id]
+        return [path for path in Path("/proc").glob("[0-9]*") if parent_of(path) == self.id]
 
     def give_up(self) -> None:
         """Kill it if it is still there, whatever it does."""
@@ -166,7 +166,9 @@ class Drivers:
 
     def take(self) -> Driver:
         """Return a driver that is ready, and begin to start the one after it."""
-        free = next((one for one in self._all if one.is_free and one is not self._spare), None)
+        free = next(
+            (driver for driver in self._all if driver.is_free and driver is not self._spare), None
+        )
         if free is None:
             free = self._spare
             free.wait_for("ready")

@@ -49,7 +49,7 @@ class PipelineState:
         return bool(self.cuts) and not self._is_recorded(self.cuts[-1])
 
     def _is_recorded(self, cut: Cut) -> bool:
-        return cut.checkpoint_id in {one.checkpoint_id for one in self.commits}
+        return cut.checkpoint_id in {commit.checkpoint_id for commit in self.commits}
 
     @property
     def source_position(self) -> int:
@@ -76,9 +76,9 @@ def read_state(pipeline: str, directory: Path) -> PipelineState:
     log = store.log.read()
     kept = {*store.manifests.ids(), *(() if log.head is None else (log.head.checkpoint_id,))}
     cuts = tuple(
-        store.manifests.read(one.checkpoint_id, one.manifest_sha256)
-        for one in log.decisions
-        if one.checkpoint_id in kept
+        store.manifests.read(decision.checkpoint_id, decision.manifest_sha256)
+        for decision in log.decisions
+        if decision.checkpoint_id in kept
     )
     commits = tuple(store.commits.read(slot) for slot in store.commits.slots())
     staged = tuple(_staged_below(directory / "tables"))
@@ -91,20 +91,20 @@ def rows_of(table: Path, version: str | None, *columns: str) -> list[tuple[Any, 
     """Read a version of a Delta table, sorted; the newest for None."""
     found = DeltaTable(table, version=None if version is None else int(version))
     rows = found.to_pyarrow_table(columns=list(columns)).to_pylist()
-    return sorted(tuple(row[one] for one in columns) for row in rows)
+    return sorted(tuple(row[column] for column in columns) for row in rows)
 
 
 def slots_of(table: Path) -> list[int]:
     """Return the slots on which the table was changed, in order, as its own log names them."""
     manifests = sorted((table / "_cutwater" / "commits").glob("*.json"))
     if manifests:
-        return [int(json.loads(one.read_text())["slot"]) for one in manifests]
+        return [int(json.loads(manifest.read_text())["slot"]) for manifest in manifests]
     lines = [
         json.loads(line)
         for version in sorted((table / "_delta_log").glob("*.json"))
         for line in version.read_text().splitlines()
     ]
-    return [int(one["txn"]["version"]) for one in lines if "txn" in one]
+    return [int(line["txn"]["version"]) for line in lines if "txn" in line]
 
 
 def _staged_below(tables: Path) -> Iterator[Path]:

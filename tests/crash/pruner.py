@@ -89,9 +89,9 @@ def look(directory: Path) -> dict[str, Any]:
     backend = LocalBackend(directory)
     store, paths = PipelineStore.of(backend, PIPELINE), PipelinePaths(PIPELINE)
     inspector = Inspector(store)
-    views = [one for one in inspector.checkpoints() if one.cut is not None]
+    views = [checkpoint for checkpoint in inspector.checkpoints() if checkpoint.cut is not None]
     return {
-        "sound": [one.id for one in views if not inspector.damages(one)],
+        "sound": [view.id for view in views if not inspector.damages(view)],
         "manifests": list(store.manifests.ids()),
         "objects": [*backend.list(paths.blobs), *backend.list(paths.staged_files)],
     }

@@ -18,7 +18,7 @@ def test_every_checkpoint_restores_twice_at_once_in_two_processes(
     first.finish()
     found = points(tmp_path)
     assert len(found) >= 4
-    assert any(one.in_flight_bytes and one.shown for one in found)
+    assert any(point.in_flight_bytes and point.shown for point in found)
 
     for point in random.Random(4).sample(found, len(found)):
         forks = TwoForks(tmp_path, point)

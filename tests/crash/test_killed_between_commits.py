@@ -37,19 +37,21 @@ def test_rows_that_wait_for_their_commit_survive_several_drivers(
     assert len(carried) >= 3
     assert len(waiting.staged) >= len(carried)
     later = (
-        one
-        for one in straight.states[-1].cuts
-        if one.checkpoint_id > waiting.cuts[-1].checkpoint_id
+        cut
+        for cut in straight.states[-1].cuts
+        if cut.checkpoint_id > waiting.cuts[-1].checkpoint_id
     )
-    first = next(one for one in later if one.commit_point)
+    first = next(cut for cut in later if cut.commit_point)
     assert first.commit[SINK][: len(carried)] == carried
-    assert rows_of(table, None, "value", "seven") == [(one, one * 7) for one in range(total)]
+    assert rows_of(table, None, "value", "seven") == [
+        (number, number * 7) for number in range(total)
+    ]
     committed = defaultdict(list)
     for cut in straight.states[-1].cuts:
-        finished = all(one.finished for one in cut.snapshots.values())
+        finished = all(snapshot.finished for snapshot in cut.snapshots.values())
         if cut.commit_point and cut.commit[SINK] and not finished:
             assert cut.kind is CheckpointKind.CHECKPOINT
             committed[cut.generation].append(cut.started_at_ms)
     assert len(committed) >= 2
     for starts in committed.values():
-        assert all(later - one >= EVERY_MS for one, later in pairwise(starts)), starts
+        assert all(later - number >= EVERY_MS for number, later in pairwise(starts)), starts

@@ -30,14 +30,16 @@ def totals(count: int) -> list[tuple[int | None, int, int]]:
     groups: dict[int, list[int]] = {}
     for value in range(count):
         groups.setdefault(value % WAYS_KEYS, []).append(value)
-    found = [(key or None, len(one), sum(one)) for key, one in groups.items()]
+    found = [(key or None, len(group), sum(group)) for key, group in groups.items()]
     return sorted(found, key=repr)
 
 
 def check(directory: Path, state: PipelineState, total: int) -> None:
     """Check that the tables agree at every commit, and show everything at the last."""
-    versions = ({str(sink): one for sink, one in done.versions.items()} for done in state.commits)
-    counts = [_prefix(directory / "tables", one) for one in versions]
+    versions = (
+        {str(sink): version for sink, version in done.versions.items()} for done in state.commits
+    )
+    counts = [_prefix(directory / "tables", version) for version in versions]
     assert counts == sorted(counts)
     assert counts[-1] == total
 
@@ -48,7 +50,7 @@ def _prefix(tables: Path, versions: dict[str, str]) -> int:
         return 0
     appended = rows_of(tables / "append", versions["append"], "value")
     count = len(appended)
-    assert appended == [(one,) for one in range(count)]
+    assert appended == [(number,) for number in range(count)]
     for way in ("upsert", "overwrite"):
         table = DeltaTable(tables / way, version=int(versions[way])).to_pyarrow_table()
         rows = [(row["key"], row["count"], row["sum"]) for row in table.to_pylist()]
@@ -60,7 +62,7 @@ def _prefix(tables: Path, versions: dict[str, str]) -> int:
 def somebody_writes(tables: Path) -> None:
     """Compact all tables, and append to the upserted one."""
     columns = pa.schema([("key", pa.int64()), ("count", pa.int64()), ("sum", pa.int64())])
-    row = pa.Table.from_arrays([pa.array([one]) for one in FOREIGN], schema=columns)
+    row = pa.Table.from_arrays([pa.array([number]) for number in FOREIGN], schema=columns)
     write_deltalake(str(tables / "upsert"), row, mode="append")
     for table in tables.iterdir():
         DeltaTable(table).optimize.compact()

@@ -55,7 +55,9 @@ def test_a_join_of_two_sources_survives_its_drivers(
     assert decided.newest_is_open
     assert (claimed.cuts, claimed.changes) == (decided.cuts, decided.changes)
     assert staged.staged
-    assert rows_of(table, None, "value", "seven") == [(one, one * 7) for one in range(total)]
+    assert rows_of(table, None, "value", "seven") == [
+        (number, number * 7) for number in range(total)
+    ]
 
 
 @pytest.mark.long
@@ -71,7 +73,9 @@ def test_a_join_survives_many_kills_at_one_write(
         join.dies_after("starting", chance, 3.0)
     total = join.finish()
 
-    assert rows_of(table, None, "value", "seven") == [(one, one * 7) for one in range(total)]
+    assert rows_of(table, None, "value", "seven") == [
+        (number, number * 7) for number in range(total)
+    ]
 
 
 @pytest.mark.long
@@ -102,7 +106,9 @@ def test_a_join_survives_a_kill_at_every_durable_write(
         *("discard rows", "put recoveries"),
     } <= set(scout.writes)
     table = tmp_path / "all" / "tables" / "joined"
-    assert rows_of(table, None, "value", "seven") == [(one, one * 7) for one in range(total)]
+    assert rows_of(table, None, "value", "seven") == [
+        (number, number * 7) for number in range(total)
+    ]
 
 
 def _joined(directory: Path) -> dict[str, str]:
@@ -124,7 +130,7 @@ def diamond(drivers: Drivers, directory: Path, **checkpoint: object) -> Killing:
 def check_diamond(directory: Path, total: int) -> None:
     table = directory / "tables" / "joined"
     assert rows_of(table, None, "value", "twice", "thrice", "price") == [
-        (one, one * 2, one * 3, one // 100 % 7 + 1) for one in range(total)
+        (number, number * 2, number * 3, number // 100 % 7 + 1) for number in range(total)
     ]
 
 
@@ -248,16 +254,16 @@ def test_files_survive_a_kill_before_and_after_every_durable_write(
 def waits_to_be_moved(table: Path) -> bool:
     """Say whether the newest version's files are all where they were staged."""
     newest = max((table / "_cutwater" / "commits").glob("*.json"))
-    return all((table / one["source"]).exists() for one in json.loads(newest.read_text())["add"])
+    return all((table / file["source"]).exists() for file in json.loads(newest.read_text())["add"])
 
 
 def numbers_in(table: Path) -> list[int]:
     """The numbers in all files that are in sight, by a reader that knows nothing of commits."""
-    files = [one for one in table.glob("part=*/*.parquet") if one.is_file()]
+    files = [path for path in table.glob("part=*/*.parquet") if path.is_file()]
     return sorted(
-        one
+        entry
         for file in files
-        for one in pq.ParquetFile(file).read(columns=["value"])["value"].to_pylist()
+        for entry in pq.ParquetFile(file).read(columns=["value"])["value"].to_pylist()
     )
 
 
@@ -285,15 +291,17 @@ def test_three_tables_show_one_moment_at_every_commit(
 
 
 def commits(state: PipelineState) -> list[dict[str, str]]:
-    return [{str(sink): one for sink, one in found.versions.items()} for found in state.commits]
+    return [
+        {str(sink): version for sink, version in found.versions.items()} for found in state.commits
+    ]
 
 
 def prefix_shown(tables: Path, versions: dict[str, str]) -> int:
     """Check that the tables show one prefix of the stream, and return its length."""
     numbers = rows_at(tables / "all", versions["all_orders"], "value")
     count = len(numbers)
-    assert numbers == [(one,) for one in range(count)]
-    amounts = [(one, one * 37 % 1000) for one in range(count)]
+    assert numbers == [(number,) for number in range(count)]
+    amounts = [(number, number * 37 % 1000) for number in range(count)]
     assert rows_at(tables / "large", versions["large_orders"], "value", "amount") == [
         (one, amount) for one, amount in amounts if amount > 900
     ]
@@ -301,8 +309,8 @@ def prefix_shown(tables: Path, versions: dict[str, str]) -> int:
     sums = rows_at(tables / "sums", versions["sums"], "start", "sum")
     begin = datetime(2026, 1, 1)  # noqa: DTZ001 - as the sequence begins, in UTC
     assert [(at.replace(tzinfo=None), found) for at, found in sums] == [
-        (begin + timedelta(seconds=one), sum(amount for _, amount in window(amounts, one)))
-        for one in range(len(sums))
+        (begin + timedelta(seconds=number), sum(amount for _, amount in window(amounts, number)))
+        for number in range(len(sums))
     ]
     assert count >= len(sums) * RATE
     return count

@@ -99,7 +99,9 @@ def test_rewinds_killed_one_after_the_other_never_lose_their_way(
     position = restored.cut.stream_positions["numbers/0"]
     shown = 30 if "40" in position else int(position.partition(": ")[2].rstrip("}"))
     assert prepared.shown() == below(shown)
-    assert len([one for one in log.decisions if one.kind is CheckpointKind.REWIND]) >= 6
+    assert (
+        len([decision for decision in log.decisions if decision.kind is CheckpointKind.REWIND]) >= 6
+    )
 
 
 def test_a_fork_makes_these_writes_in_this_order(
@@ -130,7 +132,7 @@ def test_a_fork_killed_at_any_write_is_there_whole_or_not_at_all(
         head = store.log.read().head
         assert head is not None
         cut = store.manifests.read(head.checkpoint_id, head.manifest_sha256)
-        for one in cut.snapshots.values():
-            assert all(store.blobs(cut.generation).problem(ref) is None for ref in one.blobs)
+        for snapshot in cut.snapshots.values():
+            assert all(store.blobs(cut.generation).problem(ref) is None for ref in snapshot.blobs)
     assert prepared.opened().log.read().entries == before
     assert prepared.shown() == below(50)

@@ -22,7 +22,7 @@ def test_rows_seen_early_are_taken_back_and_come_again(drivers: Drivers, tmp_pat
     def numbers(version: str | None = None) -> int:
         """How many numbers are seen, each once and none left out."""
         found = rows_of(table, version, "value", "seven")
-        assert found == [(one, one * 7) for one in range(len(found))]
+        assert found == [(number, number * 7) for number in range(len(found))]
         return len(found)
 
     def committed(state: PipelineState) -> int:
@@ -41,8 +41,8 @@ def test_rows_seen_early_are_taken_back_and_come_again(drivers: Drivers, tmp_pat
     assert taken_back == committed(revised)
     assert numbers() == total
     # What was recorded for each checkpoint is what its cut holds.
-    offsets = {one.checkpoint_id: one.stream_positions for one in straight.states[-1].cuts}
-    for one in straight.states[-1].commits:
-        if one.versions[SINK] != "none":
-            (offset,) = offsets[one.checkpoint_id].values()
-            assert f'"sequence":{numbers(one.versions[SINK])}' in offset.replace(" ", "")
+    offsets = {cut.checkpoint_id: cut.stream_positions for cut in straight.states[-1].cuts}
+    for commit in straight.states[-1].commits:
+        if commit.versions[SINK] != "none":
+            (offset,) = offsets[commit.checkpoint_id].values()
+            assert f'"sequence":{numbers(commit.versions[SINK])}' in offset.replace(" ", "")

@@ -70,24 +70,26 @@ def killing(drivers: Drivers, directory: Path, database: Database, **checkpoint:
 def check_end(database: Database, directory: Path, total: int) -> None:
     """What the tables must show follows from the number of rows alone."""
     rows = database.query("SELECT value, thrice FROM slowly ORDER BY 1")
-    assert rows == [[str(one), str(one * 3)] for one in range(total)]
-    newest = {one % 100: one for one in range(total)}
+    assert rows == [[str(number), str(number * 3)] for number in range(total)]
+    newest = {number % 100: number for number in range(total)}
     assert database.query("SELECT part, value FROM parts ORDER BY 1") == [
         [str(part), str(value)] for part, value in sorted(newest.items())
     ]
-    assert rows_of(directory / "tables" / "all", None, "value") == [(one,) for one in range(total)]
+    assert rows_of(directory / "tables" / "all", None, "value") == [
+        (number,) for number in range(total)
+    ]
 
 
 def check_every_commit(state: PipelineState, database: Database, directory: Path) -> list[int]:
     """Check that at each commit point the tables show one prefix; return their lengths."""
     lengths = []
     for commit in state.commits:
-        versions = {str(sink): one for sink, one in commit.versions.items()}
+        versions = {str(sink): version for sink, version in commit.versions.items()}
         delta = versions["all"]
         numbers = [] if delta == "none" else rows_of(directory / "tables" / "all", delta, "value")
         slow = database.query(THEN.format(slot=versions["slowly"]))
-        assert numbers == [(one,) for one in range(len(numbers))]
-        assert slow == [[str(one), str(one * 3)] for one in range(len(numbers))]
+        assert numbers == [(number,) for number in range(len(numbers))]
+        assert slow == [[str(number), str(number * 3)] for number in range(len(numbers))]
         assert versions["slowly"] == versions["parts"]
         lengths.append(len(numbers))
     return lengths

@@ -61,7 +61,9 @@ def test_a_second_driver_waits_for_the_first_or_fences_it_out(
     assert held_ms - left.beat_at_ms < STALE_MS
     assert fenced["kind"] == "Fenced"
     assert (fenced["facts"]["generation"], fenced["facts"]["newer"]) == (2, 3)
-    assert rows_of(table, None, "value", "seven") == [(one, one * 7) for one in range(total)]
+    assert rows_of(table, None, "value", "seven") == [
+        (number, number * 7) for number in range(total)
+    ]
     assert slots_of(table) == sorted(set(slots_of(table)))
     assert len(started_by_first) == 1
     assert parent_of(started_by_first[0]) is None

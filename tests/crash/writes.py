@@ -42,7 +42,7 @@ def kind_of(path: str, *given: object) -> str:
     """Return the same, with what an entry of the decision log is."""
     area = area_of(path)
     entries = ("claim", "decision") if area == "log" and given else ()
-    found = [one for one in entries if f'"entry":"{one}"' in str(given[0])]
+    found = [entry for entry in entries if f'"entry":"{entry}"' in str(given[0])]
     return " ".join([area, *found])
 
 

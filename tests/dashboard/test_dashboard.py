@@ -17,9 +17,8 @@ from tests.servers.ports import free_port
 from tests.unit.store.checkpoint_writer import attempt_report
 
 from cutwater.server.app import make_app
-from cutwater.server.auth import Token
+from cutwater.server.auth import PublicUrl, Token
 from cutwater.server.pipelines import OnePipeline, StoredPipelines
-from cutwater.server.public_url import PublicUrl
 from cutwater.store.paths import name
 
 MARKUP = "<img src=x onerror=\"document.title='owned'\"><script>alert(1)</script>"
@@ -104,7 +103,7 @@ def test_a_savepoint_started_by_click_completes(browser: Browser, served: Served
         page.get_by_role("button", name="Checkpoint").click()
         expect(page.locator("tr[data-id='2']")).to_contain_text("COMPLETED")
         assert served.token not in page.url
-    assert [one.name for one in served.running.reports] == ["before-the-release", None]
+    assert [report.name for report in served.running.reports] == ["before-the-release", None]
 
 
 def test_a_pending_checkpoint_is_aborted_by_click_with_a_reason(
@@ -158,7 +157,7 @@ def test_five_hundred_checkpoints_are_drawn_at_once(
         request.node.user_properties.append(("500_checkpoints_drawn_ms", drawn))
         assert drawn < 5_000
         expect(page.locator("#state")).to_have_text("NOT RUNNING")
-        expect(page.locator("#banner")).to_contain_text("Nobody runs it.")
+        expect(page.locator("#banner")).to_contain_text("The pipeline does not run.")
         expect(page.get_by_role("button", name="Checkpoint")).to_be_disabled()
         page.get_by_role("tab", name="Summary").click()
         expect(page.locator("main")).to_contain_text("Summary of 500 Completed Checkpoints")

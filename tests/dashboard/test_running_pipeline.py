@@ -173,19 +173,19 @@ def test_a_pipeline_on_spark_is_watched_and_asked(browser: Browser, tmp_path: Pa
 
     assert refused.status_code == 401
     assert f"Its dashboard is at {run.url}" in found.stdout
-    assert {one["id"] for one in dag["steps"]} == {"clicks", "per_second", "all_clicks"}
-    assert all(one["rows"] is not None for one in dag["steps"])
-    assert {(one["source"], one["reader"]) for one in dag["channels"]} == {
+    assert {step["id"] for step in dag["steps"]} == {"clicks", "per_second", "all_clicks"}
+    assert all(step["rows"] is not None for step in dag["steps"])
+    assert {(channel["source"], channel["reader"]) for channel in dag["channels"]} == {
         ("clicks", "per_second"),
         ("clicks", "all_clicks"),
     }
     assert config["interval"] == 2000
     assert detail["status"] == "COMPLETED"
     assert set(detail["tasks"]) == {"clicks", "per_second", "all_clicks"}
-    assert all(one["end_to_end_duration"] >= 0 for one in detail["tasks"].values())
+    assert all(task["end_to_end_duration"] >= 0 for task in detail["tasks"].values())
     assert saved["name"] == "by-click"
     assert "is run by process" in preview["refused"][0]
-    assert {one["sink"] for one in preview["sinks"]} == {"counts", "all_clicks"}
+    assert {sink["sink"] for sink in preview["sinks"]} == {"counts", "all_clicks"}
     assert asked.status_code == 202
     assert run.process.returncode == 0
     _check_events(run, saved["id"])
@@ -193,16 +193,16 @@ def test_a_pipeline_on_spark_is_watched_and_asked(browser: Browser, tmp_path: Pa
 
 def _check_events(run: Run, saved: int) -> None:
     """Every change of state was told once, by the pipeline, the generation and the checkpoint."""
-    events = [one for one in run.logged if one["event"] != "log"]
-    assert {one["pipeline"] for one in events} == {"shop"}
-    states = [one["state"] for one in events if one["event"] == "pipeline.state"]
+    events = [entry for entry in run.logged if entry["event"] != "log"]
+    assert {event["pipeline"] for event in events} == {"shop"}
+    states = [event["state"] for event in events if event["event"] == "pipeline.state"]
     assert states == ["RUNNING", "STOPPING", "FINISHED"]
-    told = [one["event"] for one in events if one.get("checkpoint") == saved]
+    told = [event["event"] for event in events if event.get("checkpoint") == saved]
     assert told[:1] == ["checkpoint.started"]
     assert sorted(told[1:4]) == ["checkpoint.acknowledged"] * 3
     assert told[4:] == ["checkpoint.completed", "checkpoint.committed"]
-    steps = {one.get("step") for one in events if one.get("checkpoint") == saved} - {None}
+    steps = {event.get("step") for event in events if event.get("checkpoint") == saved} - {None}
     assert steps == {"clicks", "per_second", "all_clicks"}
-    (recovered,) = [one for one in events if one["event"] == "pipeline.recovered"]
+    (recovered,) = [event for event in events if event["event"] == "pipeline.recovered"]
     assert (recovered["generation"], recovered["first_batch_ms"] > 0) == (1, True)
     assert run.token not in json.dumps(run.logged) + json.dumps(run.said)

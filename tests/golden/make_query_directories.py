@@ -68,7 +68,9 @@ def _make(world: World, work: Path) -> dict[str, object]:
     world.run(original)
     stateful = bool(world.kind.views)
     if stateful:
-        wait_for(lambda: any(one.endswith(SNAPSHOTS) for one in files_of(original, AT)), "snapshot")
+        wait_for(
+            lambda: any(file.endswith(SNAPSHOTS) for file in files_of(original, AT)), "snapshot"
+        )
     restart_maintenance(world.spark)
     shows = world.state(original, AT)
     pin(original, AT, rebuilt, linked=False)

@@ -22,13 +22,13 @@ def commits(tmp_path: Path) -> FileCommits:
 def test_manifests_of_form_1_can_be_read(commits: FileCommits) -> None:
     assert commits.newest() == 3
     found = [commits.read(version) for version in (1, 2, 3)]
-    assert [one.operation for one in found] == ["append", "append", "restore"]
-    assert [int(one.slot) for one in found] == [3, 4, 6]
-    assert [int(one.checkpoint_id) for one in found] == [103, 104, 106]
-    assert [one.rows for one in found] == [2, 3, 2]
-    assert {one.pipeline for one in found} == {"11c4f9b2-5a55-4e0e-8a06-3a2f2c6f7d01"}
-    assert [len(one.schema["fields"]) for one in found] == [2, 3, 2]
-    assert [one.files for one in found] == [None] * 3
+    assert [commit.operation for commit in found] == ["append", "append", "restore"]
+    assert [int(commit.slot) for commit in found] == [3, 4, 6]
+    assert [int(commit.checkpoint_id) for commit in found] == [103, 104, 106]
+    assert [commit.rows for commit in found] == [2, 3, 2]
+    assert {commit.pipeline for commit in found} == {"11c4f9b2-5a55-4e0e-8a06-3a2f2c6f7d01"}
+    assert [len(commit.schema["fields"]) for commit in found] == [2, 3, 2]
+    assert [commit.files for commit in found] == [None] * 3
 
 
 def test_files_of_form_1_are_found_where_they_are(commits: FileCommits) -> None:

@@ -54,12 +54,12 @@ def test_a_directory_rebuilt_from_them_has_no_other_and_lists_the_same(
     pin(directory, AT, rebuilt, linked=False)
     settle(rebuilt, tmp_path / "place")
 
-    there = {one.relative_to(rebuilt).as_posix() for one in rebuilt.rglob("*") if one.is_file()}
+    there = {path.relative_to(rebuilt).as_posix() for path in rebuilt.rglob("*") if path.is_file()}
     assert there == set(files_of(rebuilt, AT)) == set(files_of(directory, AT))
     for file in rebuilt.rglob("_metadata/v2/*"):
         assert f'"file:{tmp_path}/place/state/' in file.read_text(encoding="utf-8")
     # A copy shares nothing with the original.
-    assert all((directory / one).stat().st_nlink == 1 for one in there)
+    assert all((directory / name).stat().st_nlink == 1 for name in there)
 
 
 @pytest.mark.parametrize("name", EXPECTED)
@@ -68,13 +68,13 @@ def test_whatever_spark_needs_is_missed_by_name(name: str, tmp_path: Path) -> No
     pin(directory, AT, tmp_path / "rebuilt", linked=False)
     rebuilt = tmp_path / "rebuilt"
     schemas = ("/_metadata/schema", "/_stateSchema/", "/_metadata/v2/")
-    needed = [one for one in EXPECTED[name]["needed"] if not any(x in one for x in schemas)]
+    needed = [text for text in EXPECTED[name]["needed"] if not any(x in text for x in schemas)]
 
-    for one in needed:
-        (rebuilt / one).rename(tmp_path / "away")
+    for text in needed:
+        (rebuilt / text).rename(tmp_path / "away")
         with pytest.raises(RecoveryError, match="/rebuilt/state/"):
             files_of(rebuilt, AT)
-        (tmp_path / "away").rename(rebuilt / one)
+        (tmp_path / "away").rename(rebuilt / text)
     assert files_of(rebuilt, AT)
 
 
@@ -82,8 +82,10 @@ def test_whatever_spark_needs_is_missed_by_name(name: str, tmp_path: Path) -> No
 def test_a_query_is_known_by_its_directory(name: str, tmp_path: Path) -> None:
     query = look(unpacked(name, tmp_path))
 
-    kind = next(one for one in sorted(OPERATORS, key=len, reverse=True) if name.endswith(one))
-    assert [one.name for one in query.operators] == OPERATORS[kind]
+    kind = next(
+        operator for operator in sorted(OPERATORS, key=len, reverse=True) if name.endswith(operator)
+    )
+    assert [operator.name for operator in query.operators] == OPERATORS[kind]
     assert query.batch >= 6
     assert query.planned is None
     assert not query.operators or query.format == (2 if "-2-" in name else 1)
@@ -107,8 +109,8 @@ def test_files_of_later_versions_are_never_taken(
     directory = unpacked(name, tmp_path)
     listed = files_of(directory, AT)
     for store in directory.glob("state/0/[0-9]*"):
-        for one in stale:
-            (store / one).write_bytes(b"of another timeline")
+        for text in stale:
+            (store / text).write_bytes(b"of another timeline")
 
     assert files_of(directory, AT) == listed
 
@@ -147,6 +149,6 @@ def test_what_kafka_and_files_keep_for_themselves_is_taken_whole(tmp_path: Path)
 
     rebuilt = tmp_path / "rebuilt" / "sources"
     assert (rebuilt / "1" / "0").read_bytes() == (kafka / "0").read_bytes()
-    assert sorted(one.name for one in (rebuilt / "1").iterdir()) == ["0"]
+    assert sorted(path.name for path in (rebuilt / "1").iterdir()) == ["0"]
     # Also what was listed for later batches: it is read again as a part of the next one.
-    assert sorted(one.name for one in (rebuilt / "0").iterdir()) == [str(n) for n in range(7)]
+    assert sorted(path.name for path in (rebuilt / "0").iterdir()) == [str(n) for n in range(7)]

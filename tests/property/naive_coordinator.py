@@ -238,7 +238,8 @@ class NaiveCoordinator:
         starts beside a savepoint.
         """
         exclusive = any(
-            one.stage is Stage.RESERVING or one.stands_alone for one in self.open.values()
+            attempt.stage is Stage.RESERVING or attempt.stands_alone
+            for attempt in self.open.values()
         )
         return not exclusive and len(self.open) < self.options.max_concurrent
 
@@ -349,14 +350,14 @@ class NaiveCoordinator:
         pending, commit_point = self.plan(attempt)
         self.slot = Slot(self.slot + 1)
         self.decided.append(number)
-        self.batches = {step: one.batch for step, one in attempt.acknowledged.items()}
+        self.batches = {step: snapshot.batch for step, snapshot in attempt.acknowledged.items()}
         self.streak = 0
         self.garbage_due = True
         self.end(attempt, decided=True, reason=None)
-        for older in [one for one in self.open.values() if one.number < number]:
+        for older in [attempt for attempt in self.open.values() if attempt.number < number]:
             assert not older.stands_alone
             self.fail(older, FailureReason.SUBSUMED)
-        self.overtaken = any(one.in_flight for one in attempt.acknowledged.values())
+        self.overtaken = any(snapshot.in_flight for snapshot in attempt.acknowledged.values())
         if commit_point:
             self.recovery_points = 0
         elif self.sinks_turn(attempt.started_at_ms):
@@ -368,7 +369,7 @@ class NaiveCoordinator:
             return
         self.carried = {sink: [] for sink in pending}
         self.commit = NaiveCommit(self.slot, self.now_ms, dict(pending))
-        self.owed += [("CommitSink", self.slot, *one) for one in pending.items()]
+        self.owed += [("CommitSink", self.slot, *row) for row in pending.items()]
         if not pending:
             self.owed.append(("RecordCommit", self.slot, ()))
 
@@ -379,9 +380,9 @@ class NaiveCoordinator:
             if spec.sink is not None:
                 newest = attempt.acknowledged[spec.step].batch
                 fresh = range(self.batches.get(spec.step, NO_BATCH) + 1, newest + 1)
-                staged = [*self.carried.get(spec.sink, []), *(BatchId(one) for one in fresh)]
+                staged = [*self.carried.get(spec.sink, []), *(BatchId(number) for number in fresh)]
                 pending[spec.sink] = tuple(staged)
-        aligned = not any(one.in_flight for one in attempt.acknowledged.values())
+        aligned = not any(snapshot.in_flight for snapshot in attempt.acknowledged.values())
         turn = attempt.stands_alone or attempt.request.is_last
         turn = turn or self.sinks_turn(attempt.started_at_ms)
         return pending, turn and (aligned or not self.commits_whole_cuts_only())
@@ -533,7 +534,7 @@ class NaiveCoordinator:
         if self.over:
             return
         while self.commit is None and not self.is_deciding():
-            ready = [one for one in self.open.values() if self.is_ready(one)]
+            ready = [attempt for attempt in self.open.values() if self.is_ready(attempt)]
             if not ready:
                 break
             oldest = min(ready, key=lambda one: one.number)
@@ -550,7 +551,7 @@ class NaiveCoordinator:
 
     def is_deciding(self) -> bool:
         busy = (Stage.PUBLISHING, Stage.DECIDING)
-        return any(one.stage in busy for one in self.open.values())
+        return any(attempt.stage in busy for attempt in self.open.values())
 
     def expect_the_end(self) -> None:
         busy = self.commit is not None and not self.commit.blocked
@@ -566,8 +567,8 @@ class NaiveCoordinator:
     def waits_until_ms(self) -> list[int]:
         """When something is due that only the clock can bring about."""
         due = [
-            one.deadline_ms + (0 if one.can_fail else self.options.timeout_ms)
-            for one in self.open.values()
+            attempt.deadline_ms + (0 if attempt.can_fail else self.options.timeout_ms)
+            for attempt in self.open.values()
         ]
         if self.commit is not None:
             if not self.commit.waiting:
@@ -623,4 +624,4 @@ def facts_of_answer(command: events.CoordinatorCommand) -> Owed:
 
 
 def batches_of(committables: Sequence[Committable]) -> tuple[BatchId, ...]:
-    return tuple(one.batch for one in committables)
+    return tuple(committable.batch for committable in committables)

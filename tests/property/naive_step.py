@@ -68,7 +68,7 @@ class NaiveStep:
         return [one for one in self.channels[channel] if isinstance(one, Event)]
 
     def place(self, channel: ChannelId, position: int) -> Place:
-        return Place(position, sum(one.size_bytes for one in self.events(channel)[:position]))
+        return Place(position, sum(event.size_bytes for event in self.events(channel)[:position]))
 
     def controls(self, channel: ChannelId) -> list[tuple[int, Control]]:
         position, found = 0, []
@@ -83,31 +83,35 @@ class NaiveStep:
         return self.controls(source.channel)[: self.shown.get(source, 0)]
 
     def end_of(self, source: InputId) -> int | None:
-        ends = (at for at, one in self.visible(source) if isinstance(one, EndOfInput))
+        ends = (at for at, watermark in self.visible(source) if isinstance(watermark, EndOfInput))
         return next(ends, None)
 
     def barrier_on(self, source: InputId, checkpoint_id: CheckpointId) -> int | None:
         """Where the attempt's barrier is, if it is visible; the end of input counts as one."""
-        for position, one in self.visible(source):
-            if is_barrier(one, checkpoint_id):
+        for position, watermark in self.visible(source):
+            if is_barrier(watermark, checkpoint_id):
                 return position
         return self.end_of(source)
 
     def barrier_places(self, checkpoint_id: CheckpointId) -> dict[InputId, int]:
-        found = {one: self.barrier_on(one, checkpoint_id) for one in self.read}
-        return {one: position for one, position in found.items() if position is not None}
+        found = {row: self.barrier_on(row, checkpoint_id) for row in self.read}
+        return {row: position for row, position in found.items() if position is not None}
 
     def in_flight_bytes(self, starts: dict[InputId, int], ends: dict[InputId, int]) -> int:
         return sum(
-            one.size_bytes
+            event.size_bytes
             for source, end in ends.items()
-            for one in self.events(source.channel)[starts[source] : end]
+            for event in self.events(source.channel)[starts[source] : end]
         )
 
     def limit(self, source: InputId, passes: set[CheckpointId]) -> int:
         """How far the step may read: shown or not, a barrier stops it until it may pass."""
-        for position, one in self.controls(source.channel):
-            if isinstance(one, Barrier) and not one.is_cancel and one.checkpoint_id not in passes:
+        for position, watermark in self.controls(source.channel):
+            if (
+                isinstance(watermark, Barrier)
+                and not watermark.is_cancel
+                and watermark.checkpoint_id not in passes
+            ):
                 return position
         return len(self.events(source.channel))
 
@@ -116,9 +120,11 @@ class NaiveStep:
     def barrier(self, checkpoint_id: CheckpointId) -> Barrier:
         """The barrier as the step passes it on: once overtaken somewhere, always overtaken."""
         overtaken = any(
-            isinstance(one, Barrier) and one.checkpoint_id == checkpoint_id and one.is_unaligned
+            isinstance(watermark, Barrier)
+            and watermark.checkpoint_id == checkpoint_id
+            and watermark.is_unaligned
             for source in self.read
-            for _, one in self.visible(source)
+            for _, watermark in self.visible(source)
         )
         barrier = self.barriers[checkpoint_id]
         return barrier.overtaking() if overtaken else barrier
@@ -249,9 +255,9 @@ class NaiveStep:
         attempt.fate = Fate.CAPTURED
         starts, ends = self.as_places(attempt.snapshot), self.as_places(places)
         ranges = tuple(
-            InFlightRange(one, starts[one], ends[one])
-            for one in sorted(self.read)
-            if attempt.snapshot[one] < places[one]
+            InFlightRange(row, starts[row], ends[row])
+            for row in sorted(self.read)
+            if attempt.snapshot[row] < places[row]
         )
         return [Captured(checkpoint_id, ranges, ends)]
 
@@ -261,7 +267,7 @@ class NaiveStep:
         return [Decline(checkpoint_id, reason)]
 
     def as_places(self, positions: dict[InputId, int]) -> dict[InputId, Place]:
-        return {one: self.place(one.channel, position) for one, position in positions.items()}
+        return {row: self.place(row.channel, position) for row, position in positions.items()}
 
 
 def is_barrier(message: Control, checkpoint_id: CheckpointId) -> bool:

@@ -50,7 +50,7 @@ NEVER_STARTED = CheckpointId(1_000_000)
 
 INDEX = st.integers(0, 5)
 ALL = tuple(range(6))
-SOME = st.sampled_from([*[ALL] * 6, *((one,) for one in ALL), (0, 2, 4), (1, 3, 5), (0, 5)])
+SOME = st.sampled_from([*[ALL] * 6, *((number,) for number in ALL), (0, 2, 4), (1, 3, 5), (0, 5)])
 CHANNELS = st.lists(st.tuples(st.integers(0, 2), st.integers(0, 2)), min_size=1, max_size=5)
 LIMITS = st.sampled_from([1, 40, 90, 10_000])
 MOSTLY_NOT = st.sampled_from([False, False, False, True])
@@ -211,23 +211,25 @@ class AlignerMachine(RuleBasedStateMachine):
             ChannelId(name): [Event(BatchId(n), 1, 5) for n in range(restored)]
             for name, (restored, _) in zip(names, channels, strict=True)
         }
-        starts = {one: min(channels[int(one.channel[1:])]) for one in self.inputs}
+        starts = {
+            step_input: min(channels[int(step_input.channel[1:])]) for step_input in self.inputs
+        }
         options, is_sink, self.max_concurrent = configuration
         self.model = NaiveStep(histories, starts, options, is_sink, self.max_concurrent)
         self.logs = {
             name: ChannelLog(
                 name,
                 {
-                    ReaderId(STEP, one): Place(starts[one], 5 * starts[one])
-                    for one in self.inputs
-                    if one.channel == name
+                    ReaderId(STEP, step_input): Place(starts[step_input], 5 * starts[step_input])
+                    for step_input in self.inputs
+                    if step_input.channel == name
                 },
-                events=(one for one in history if isinstance(one, Event)),
+                events=(event for event in history if isinstance(event, Event)),
             )
             for name, history in histories.items()
         }
         self.aligner = Aligner(
-            {one: Place(start, 5 * start) for one, start in starts.items()},
+            {row: Place(start, 5 * start) for row, start in starts.items()},
             options,
             generation=GENERATION,
             is_sink=is_sink,
@@ -237,9 +239,12 @@ class AlignerMachine(RuleBasedStateMachine):
         self.now_ms = 0
         self.running: list[CheckpointId] = []
         self.control: deque[AlignerEvent] = deque()
-        self.news: dict[InputId, deque[Placed]] = {one: deque() for one in self.inputs}
+        self.news: dict[InputId, deque[Placed]] = {
+            step_input: deque() for step_input in self.inputs
+        }
         self.read: dict[InputId, list[Event]] = {
-            one: self.model.events(one.channel)[: starts[one]] for one in self.inputs
+            step_input: self.model.events(step_input.channel)[: starts[step_input]]
+            for step_input in self.inputs
         }
         self.emitted: dict[CheckpointId, dict[InputId, int]] = {}
         self.captured: dict[CheckpointId, Captured] = {}
@@ -296,8 +301,12 @@ class AlignerMachine(RuleBasedStateMachine):
         self.logs[channel].append(message)
 
     def barriers_in(self, channel: ChannelId) -> list[CheckpointId]:
-        found = (one for _, one in self.model.controls(channel) if isinstance(one, Barrier))
-        return [one.checkpoint_id for one in found if not one.is_cancel]
+        found = (
+            watermark
+            for _, watermark in self.model.controls(channel)
+            if isinstance(watermark, Barrier)
+        )
+        return [barrier.checkpoint_id for barrier in found if not barrier.is_cancel]
 
     def append_events(self, some: tuple[int, ...], size: int, times: int) -> None:
         for channel in self.channels_at(some):
@@ -350,7 +359,7 @@ class AlignerMachine(RuleBasedStateMachine):
         """Hand over an event; what comes back is what the model says, apart from bookkeeping."""
         self.agrees = False
         commands = self.aligner.handle(event)
-        done = [one for one in commands if not isinstance(one, Release | Protect)]
+        done = [command for command in commands if not isinstance(command, Release | Protect)]
         assert done == expected
         self.carry_out(commands)
         return commands
@@ -366,7 +375,9 @@ class AlignerMachine(RuleBasedStateMachine):
                 case Emit(barrier, _):
                     number = barrier.checkpoint_id
                     assert number not in self.emitted
-                    self.emitted[number] = {one: len(self.read[one]) for one in self.inputs}
+                    self.emitted[number] = {
+                        step_input: len(self.read[step_input]) for step_input in self.inputs
+                    }
                 case Captured(number, ranges, places):
                     self.captured[number] = command
                     self.check_the_cut(number, ranges, places)
@@ -375,8 +386,8 @@ class AlignerMachine(RuleBasedStateMachine):
 
     def forget(self, number: CheckpointId) -> None:
         self.captured.pop(number, None)
-        for one in self.inputs:
-            self.log_of(one).unprotect(number, ReaderId(STEP, one))
+        for step_input in self.inputs:
+            self.log_of(step_input).unprotect(number, ReaderId(STEP, step_input))
 
     def check_the_cut(
         self,
@@ -388,10 +399,10 @@ class AlignerMachine(RuleBasedStateMachine):
         recorded = {
             part.input: self.log_of(part.input).read(part.start, part.end) for part in ranges
         }
-        for one in self.inputs:
-            before = self.model.events(one.channel)[: places[one].position]
-            had_read = self.read[one][: self.emitted[number][one]]
-            assert [*had_read, *recorded.get(one, ())] == before
+        for step_input in self.inputs:
+            before = self.model.events(step_input.channel)[: places[step_input].position]
+            had_read = self.read[step_input][: self.emitted[number][step_input]]
+            assert [*had_read, *recorded.get(step_input, ())] == before
 
     def deliver_control(self, times: int) -> None:
         for _ in range(min(times, len(self.control))):
@@ -437,13 +448,13 @@ class AlignerMachine(RuleBasedStateMachine):
 
     def append_a_batch(self, some: tuple[int, ...], most: int, committed: bool) -> None:
         moved: dict[InputId, int] = {}
-        for one in self.inputs_at(some):
-            limit = self.log_of(one).limit(ReaderId(STEP, one)).position
-            moved[one] = min(limit, self.model.read[one] + most)
-        places = {one: self.log_of(one).place(position) for one, position in moved.items()}
-        for one, place in places.items():
-            log, reader = self.log_of(one), ReaderId(STEP, one)
-            self.read[one] += log.read(log.position(reader), place)
+        for step_input in self.inputs_at(some):
+            limit = self.log_of(step_input).limit(ReaderId(STEP, step_input)).position
+            moved[step_input] = min(limit, self.model.read[step_input] + most)
+        places = {row: self.log_of(row).place(position) for row, position in moved.items()}
+        for row, place in places.items():
+            log, reader = self.log_of(row), ReaderId(STEP, row)
+            self.read[row] += log.read(log.position(reader), place)
             log.advance(reader, place)
             if committed:
                 log.settle(reader)
@@ -451,7 +462,7 @@ class AlignerMachine(RuleBasedStateMachine):
 
         commands = self.tell(Advanced(places), self.model.moved(moved))
 
-        causes = [one.cause for one in commands if isinstance(one, Emit)]
+        causes = [command.cause for command in commands if isinstance(command, Emit)]
         assert would_align == (Cause.ALIGNED in causes)
 
         if committed:
@@ -515,7 +526,9 @@ class AlignerMachine(RuleBasedStateMachine):
             if place is not None:
                 yield BarrierSeen(source, barrier, self.beside(source, place, by))
             if place is not None and attempt.fate is Fate.WAITING:
-                others = {one: self.aligner.positions[one] for one in self.inputs}
+                others = {
+                    step_input: self.aligner.positions[step_input] for step_input in self.inputs
+                }
                 yield Advanced(others | {source: self.beside(source, place, by)})
             if place is None and not barrier.may_overtake:
                 end = self.log_of(source).end
@@ -537,11 +550,11 @@ class AlignerMachine(RuleBasedStateMachine):
         self.agrees = True
 
     def the_step_may_read_exactly_what_is_released(self) -> None:
-        for one in self.inputs:
-            limit = self.log_of(one).limit(ReaderId(STEP, one)).position
+        for step_input in self.inputs:
+            limit = self.log_of(step_input).limit(ReaderId(STEP, step_input)).position
             ignored = {number for number in self.model.barriers if self.model.is_ignored(number)}
-            assert limit >= self.model.limit(one, self.model.freed)
-            assert limit <= self.model.limit(one, self.model.freed | ignored)
+            assert limit >= self.model.limit(step_input, self.model.freed)
+            assert limit <= self.model.limit(step_input, self.model.freed | ignored)
 
     def an_overtaking_barrier_is_never_waited_for(self) -> None:
         number = self.model.waiting()
@@ -550,10 +563,12 @@ class AlignerMachine(RuleBasedStateMachine):
     def the_facts_are_those_of_the_model(self) -> None:
         model, aligner = self.model, self.aligner
         assert aligner.positions == model.as_places(model.read)
-        assert aligner.drained == all(model.end_of(one) == model.read[one] for one in self.inputs)
-        for one in self.inputs:
-            assert aligner.is_recording(one) == any(
-                attempt.fate is Fate.RECORDING and model.barrier_on(one, number) is None
+        assert aligner.drained == all(
+            model.end_of(step_input) == model.read[step_input] for step_input in self.inputs
+        )
+        for step_input in self.inputs:
+            assert aligner.is_recording(step_input) == any(
+                attempt.fate is Fate.RECORDING and model.barrier_on(step_input, number) is None
                 for number, attempt in model.open.items()
             )
         for number, attempt in model.open.items():
@@ -588,11 +603,11 @@ class AlignerMachine(RuleBasedStateMachine):
             self.control.append(AttemptOver(number))
         self.deliver_control(len(self.control))
         self.the_step_may_read_exactly_what_is_released()
-        for one in self.inputs:
-            log, reader = self.log_of(one), ReaderId(STEP, one)
+        for step_input in self.inputs:
+            log, reader = self.log_of(step_input), ReaderId(STEP, step_input)
             assert log.limit(reader) == log.end
             rest = log.read(log.position(reader), log.end)
-            assert [*self.read[one], *rest] == self.model.events(one.channel)
+            assert [*self.read[step_input], *rest] == self.model.events(step_input.channel)
 
 
 TestAligner = AlignerMachine.TestCase

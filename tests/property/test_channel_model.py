@@ -57,11 +57,11 @@ class NaiveLog:
     freed: int = 0
 
     def events(self) -> list[Event]:
-        return [one for one in self.entries if isinstance(one, Event)]
+        return [entry for entry in self.entries if isinstance(entry, Event)]
 
     def place(self, position: int) -> Place:
         before = self.events()[: position - self.base.position]
-        return Place(position, self.base.log_bytes + sum(one.size_bytes for one in before))
+        return Place(position, self.base.log_bytes + sum(event.size_bytes for event in before))
 
     def end(self) -> Place:
         return self.place(self.base.position + len(self.events()))
@@ -71,18 +71,20 @@ class NaiveLog:
 
     def controls(self) -> Iterator[tuple[int, Control]]:
         position = self.base.position
-        for one in self.entries:
-            if isinstance(one, Event):
+        for entry in self.entries:
+            if isinstance(entry, Event):
                 position += 1
             else:
-                yield position, one
+                yield position, entry
 
     def last_barrier(self) -> int:
-        barriers = (one for _, one in self.controls() if isinstance(one, Barrier))
-        return max((one.checkpoint_id for one in barriers if not one.is_cancel), default=0)
+        barriers = (watermark for _, watermark in self.controls() if isinstance(watermark, Barrier))
+        return max(
+            (barrier.checkpoint_id for barrier in barriers if not barrier.is_cancel), default=0
+        )
 
     def ended(self) -> bool:
-        return any(isinstance(one, EndOfInput) for one in self.entries)
+        return any(isinstance(entry, EndOfInput) for entry in self.entries)
 
     def holds(self, reader: ReaderId, message: Control) -> bool:
         return (
@@ -92,24 +94,28 @@ class NaiveLog:
         )
 
     def limit(self, reader: ReaderId) -> Place:
-        held = (position for position, one in self.controls() if self.holds(reader, one))
+        held = (
+            position for position, watermark in self.controls() if self.holds(reader, watermark)
+        )
         return self.place(next(held, self.end().position))
 
     def watermark_ms(self, reader: ReaderId) -> int | None:
         newest = None
-        for position, one in self.controls():
-            if position > self.readers[reader].read or self.holds(reader, one):
+        for position, watermark in self.controls():
+            if position > self.readers[reader].read or self.holds(reader, watermark):
                 break
-            if isinstance(one, Watermark):
-                newest = one.value_ms
+            if isinstance(watermark, Watermark):
+                newest = watermark.value_ms
         return newest
 
     def backlog(self, reader: ReaderId) -> Bound:
         unread = self.events()[self.readers[reader].read - self.base.position :]
-        return Bound(len(unread), sum(one.size_bytes for one in unread))
+        return Bound(len(unread), sum(event.size_bytes for event in unread))
 
     def needed_from(self) -> int:
-        wanted = [one.settled for one in self.readers.values()] + list(self.protected.values())
+        wanted = [reader.settled for reader in self.readers.values()] + list(
+            self.protected.values()
+        )
         return min(wanted, default=self.end().position)
 
 
@@ -129,7 +135,7 @@ class ChannelMachine(RuleBasedStateMachine):
             self.model.readers[reader_id(number)] = NaiveReader(position, position)
         self.log = ChannelLog(
             CHANNEL,
-            {name: self.model.place(one.read) for name, one in self.model.readers.items()},
+            {name: self.model.place(reader.read) for name, reader in self.model.readers.items()},
             base=base,
             events=events,
         )
@@ -204,15 +210,17 @@ class ChannelMachine(RuleBasedStateMachine):
 
     @rule(messages=st.integers(0, 5), size_bytes=st.sampled_from([0, 5, 10, 20, 40]))
     def ask_for_room(self, messages: int, size_bytes: int) -> None:
-        backlogs = [self.model.backlog(one) for one in self.model.readers]
+        backlogs = [self.model.backlog(reader) for reader in self.model.readers]
 
         assert self.log.has_room(Bound(messages, size_bytes)) == all(
-            one.messages == 0 or (one.messages < messages and one.size_bytes < size_bytes)
-            for one in backlogs
+            backlog.messages == 0
+            or (backlog.messages < messages and backlog.size_bytes < size_bytes)
+            for backlog in backlogs
         )
         assert self.log.has_room(Bound(messages, size_bytes), lets_barrier_out=True) == all(
-            one.messages == 0 or (one.messages <= messages and one.size_bytes < 2 * size_bytes)
-            for one in backlogs
+            backlog.messages == 0
+            or (backlog.messages <= messages and backlog.size_bytes < 2 * size_bytes)
+            for backlog in backlogs
         )
 
     # -- the readers

@@ -427,22 +427,25 @@ class CoordinatorMachine(RuleBasedStateMachine):
 
     def snapshot(self, spec: StepSpec, number: CheckpointId, lag: int) -> StepSnapshot:
         batch = self.latest[spec.step]
-        barriers = {one: place_behind(self.latest[StepId(one.channel)]) for one in spec.inputs}
-        positions = {one: Place(at.position - lag, 0) for one, at in barriers.items()}
+        barriers = {
+            step_input: place_behind(self.latest[StepId(step_input.channel)])
+            for step_input in spec.inputs
+        }
+        positions = {row: Place(at.position - lag, 0) for row, at in barriers.items()}
         in_flight = tuple(
             InFlight(
-                one,
+                step_input,
                 tuple(
                     RecordedEvent(at, Event(BatchId(at), 1, 10), ())
-                    for at in range(positions[one].position, barriers[one].position)
+                    for at in range(positions[step_input].position, barriers[step_input].position)
                 ),
             )
-            for one in spec.inputs
+            for step_input in spec.inputs
             if lag
         )
         since = self.model.batches[spec.step]
         staged = (
-            tuple(self.committable(spec.sink, one) for one in range(since + 1, batch + 1))
+            tuple(self.committable(spec.sink, number) for number in range(since + 1, batch + 1))
             if spec.sink is not None
             else ()
         )
@@ -470,7 +473,9 @@ class CoordinatorMachine(RuleBasedStateMachine):
         self.tell(events.Acknowledged(self.snapshots[number, step], self.now_ms))
 
     def store_all(self, which: int) -> None:
-        found = [one for one in self.model.open.values() if one.stage is not Stage.RESERVING]
+        found = [
+            attempt for attempt in self.model.open.values() if attempt.stage is not Stage.RESERVING
+        ]
         if found:
             attempt = found[which % len(found)]
             for step in self.missing(attempt):
@@ -509,16 +514,16 @@ class CoordinatorMachine(RuleBasedStateMachine):
     def answer(self, which: int, how: How, lag: int) -> None:
         """Answer one of the questions that are open, whether or not the attempt still is."""
         questions: list[Callable[[], None]] = [
-            *(partial(self.answer_number, one, how, lag) for one in self.numbers),
-            *(partial(self.answer_manifest, one, how) for one in self.manifests),
-            *(partial(self.answer_decision, one, how) for one in self.decisions),
-            *(partial(self.answer_sink, *one, how) for one in self.sinks),
-            *(partial(self.answer_record, one, how) for one in self.records),
+            *(partial(self.answer_number, number, how, lag) for number in self.numbers),
+            *(partial(self.answer_manifest, manifest, how) for manifest in self.manifests),
+            *(partial(self.answer_decision, decision, how) for decision in self.decisions),
+            *(partial(self.answer_sink, *sink, how) for sink in self.sinks),
+            *(partial(self.answer_record, record, how) for record in self.records),
             *([self.answer_garbage] if self.garbage else []),
             *(
-                partial(self.acknowledge, one.number, step, None if how is How.WELL else which)
-                for one in self.model.open.values()
-                for step in self.missing(one)
+                partial(self.acknowledge, attempt.number, step, None if how is How.WELL else which)
+                for attempt in self.model.open.values()
+                for step in self.missing(attempt)
             ),
         ]
         if questions:

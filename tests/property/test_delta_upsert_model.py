@@ -112,7 +112,7 @@ class UpsertMachine(RuleBasedStateMachine):
     @rule(dies=st.booleans(), fresh=st.booleans())
     def commit(self, dies: bool, fresh: bool) -> None:
         self.slot += 1
-        work = tuple(one for one, _ in self.waiting)
+        work = tuple(committable for committable, _ in self.waiting)
         if dies:
             self.dies = True
             with pytest.raises(Death):
@@ -120,7 +120,7 @@ class UpsertMachine(RuleBasedStateMachine):
             self.dies = False
         if dies or fresh:
             self.sink = self.open()
-            assert [self.sink.problem(one) for one in work] == [None] * len(work)
+            assert [self.sink.problem(committable) for committable in work] == [None] * len(work)
         version = self.sink.commit(permit(self.slot), work)
         self.rows = self._upserted()
         self.waiting = []
@@ -180,7 +180,7 @@ class UpsertMachine(RuleBasedStateMachine):
         version = chosen.choice(sorted(self.committed))
         preview = self.sink.look_back(version)
         if preview.obstacle is not None:
-            assert re.search("written by somebody else|perhaps by VACUUM", preview.obstacle)
+            assert re.search("written by another writer|perhaps by VACUUM", preview.obstacle)
             return
         assert preview.rows_then == len(self.committed[version])
         self.slot += 1

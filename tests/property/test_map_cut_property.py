@@ -42,25 +42,25 @@ Identities = Mapping[StepId, StepIdentity]
 def identities(planned: PhysicalPlan) -> Identities:
     """What every step is; a `step` keeps state by its own name."""
     found = {}
-    for one in planned.steps:
-        keeps = str(one.name).startswith("s")
+    for step in planned.steps:
+        keeps = str(step.name).startswith("s")
         inputs = [
             *(
                 InputIdentity(InputKind.SOURCE, node.name, format="f", settings="f", log=at)
-                for at, node in enumerate(one.sources)
+                for at, node in enumerate(step.sources)
             ),
             *(
                 InputIdentity(InputKind.CHANNEL, use.id.channel, use.id.ordinal)
-                for use in one.inputs
+                for use in step.inputs
             ),
         ]
-        found[one.name] = StepIdentity(
+        found[step.name] = StepIdentity(
             inputs=tuple(inputs),
             columns=(("a", "long"),),
-            operators=(OperatorIdentity("Aggregate", (one.name,), ("",)),) if keeps else (),
-            is_query=keeps or bool(one.sources),
-            sources=tuple(node.name for node in one.sources),
-            sinks=(one.sink.name,) if one.sink else (),
+            operators=(OperatorIdentity("Aggregate", (step.name,), ("",)),) if keeps else (),
+            is_query=keeps or bool(step.sources),
+            sources=tuple(node.name for node in step.sources),
+            sinks=(step.sink.name,) if step.sink else (),
         )
     return found
 
@@ -93,9 +93,9 @@ def cuts(draw: st.DrawFn, steps: Identities, *, aligned: bool) -> Cut:
             output=Place(outputs[step], outputs[step]),
             in_flight=tuple(in_flight),
             offsets={
-                f"{at}:{one.name}": f"of {one.name}"
-                for at, one in enumerate(identity.inputs)
-                if one.kind is InputKind.SOURCE
+                f"{at}:{step_input.name}": f"of {step_input.name}"
+                for at, step_input in enumerate(identity.inputs)
+                if step_input.kind is InputKind.SOURCE
             },
             state=(BlobRef(step, 1, step),) if identity.is_query else (),
         )
@@ -107,8 +107,8 @@ def events_of(cut: Cut) -> set[str]:
     """The files of all rows in flight, each of which belongs to one step."""
     return {
         file
-        for one in cut.snapshots.values()
-        for part in one.in_flight
+        for snapshot in cut.snapshots.values()
+        for part in snapshot.in_flight
         for recorded in part.events
         for file in recorded.event.files
     }
@@ -142,20 +142,24 @@ def test_a_cut_is_mapped_whole_or_refused(
 
     if change.refusals:
         # Aligned, only a step whose state is not there can be in the way.
-        assert not aligned or all(str(one).startswith("step s") for one in change.refusals)
+        assert not aligned or all(str(refusal).startswith("step s") for refusal in change.refusals)
         return
     snapshots = change.cut.snapshots
-    assert faults(topology({str(name): one for name, one in now.items()}), snapshots) == ()
-    offsets = {f"of {name}" for one in then.values() for name in one.sources}
-    left = {name for one in now.values() for name in one.sources}
-    carried = {text for one in snapshots.values() for text in one.offsets.values()} - {"-"}
+    assert (
+        faults(topology({str(name): identity for name, identity in now.items()}), snapshots) == ()
+    )
+    offsets = {f"of {name}" for identity in then.values() for name in identity.sources}
+    left = {name for identity in now.values() for name in identity.sources}
+    carried = {text for snapshot in snapshots.values() for text in snapshot.offsets.values()} - {
+        "-"
+    }
     assert carried == {text for text in offsets if text.removeprefix("of ") in left}
     for step in then.keys() & now.keys():
         assert snapshots[step].output == cut.snapshots[step].output
         if now[step].operators:
             assert snapshots[step].batch == cut.snapshots[step].batch
             assert snapshots[step].state == cut.snapshots[step].state
-    names = {name for one in now.values() for name in (*one.sources, *one.sinks)}
+    names = {name for identity in now.values() for name in (*identity.sources, *identity.sinks)}
     dropped = {step for step in then if step not in now and not names & set(then[step].sinks)}
     lost = events_of(cut) - events_of(change.cut)
     assert all(any(file.startswith(step) for step in dropped) for file in lost)

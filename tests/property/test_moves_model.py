@@ -59,7 +59,9 @@ class Watched:
                 run_generation(self.pipeline, [is_point])
             except RecoveryError:
                 self.pipeline.targets = before
-                self.pipeline.tables = {sink: self.tables[one.uri] for sink, one in before.items()}
+                self.pipeline.tables = {
+                    sink: self.tables[target.uri] for sink, target in before.items()
+                }
                 continue
             head = self.pipeline.opened().log.read().head
             assert head is not None

@@ -98,7 +98,9 @@ def evaluated_in_steps(planned: PhysicalPlan) -> dict[str, object]:
     written: dict[str, object] = {}
     sunk: dict[str, object] = {}
     for step in planned.steps:
-        frames: dict[InputId, object] = {one.id: written[one.id.channel] for one in step.inputs}
+        frames: dict[InputId, object] = {
+            step_input.id: written[step_input.id.channel] for step_input in step.inputs
+        }
         rows = step.evaluate(None, frames)
         if step.sink is not None:
             sunk[step.sink.name] = rows

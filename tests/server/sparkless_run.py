@@ -137,7 +137,7 @@ class SparklessRun:
             self.restarts,
             self.detail,
             None,
-            sum(one.status == "COMPLETED" for one in reports),
+            sum(report.status == "COMPLETED" for report in reports),
             self.failed,
         )
 
@@ -154,7 +154,7 @@ class SparklessRun:
         name: str,
         timeout_s: float | None = None,  # noqa: ARG002
     ) -> CheckpointReport:
-        if any(one.name == name for one in self.reports):
+        if any(report.name == name for report in self.reports):
             raise ConfigError("savepoint name", f"there is a savepoint {name} already")
         return self._take(CheckpointKind.SAVEPOINT, name)
 
@@ -164,7 +164,7 @@ class SparklessRun:
         checkpoint_id: int | None = None,
         timeout_s: float | None = None,  # noqa: ARG002
     ) -> CheckpointReport:
-        pending = [one for one in self.reports if one.status == "IN_PROGRESS"]
+        pending = [report for report in self.reports if report.status == "IN_PROGRESS"]
         if not pending or checkpoint_id not in {None, pending[0].id}:
             raise RequestFailed("nothing was aborted: no such checkpoint is pending.")
         failure = f"it was aborted on request ({reason})"

@@ -22,7 +22,10 @@ from cutwater.server.metrics import METRICS, STATES, Kind
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
 EXPOSED = {
-    **{one.name: Exposed(frozenset(one.labels), one.kind is Kind.COUNTER) for one in METRICS},
+    **{
+        metric.name: Exposed(frozenset(metric.labels), metric.kind is Kind.COUNTER)
+        for metric in METRICS
+    },
     # Prometheus's own: whether a target answers.
     "up": Exposed(frozenset(), is_counter=False),
 }
@@ -79,9 +82,9 @@ def test_a_panel_can_be_drawn(title: str, expression: str, legend: str) -> None:
 
 def test_the_dashboard_of_grafana_is_whole() -> None:
     dashboard = json.loads((REFERENCE / "grafana.json").read_text())
-    variables = {one["name"]: one for one in dashboard["templating"]["list"]}
+    variables = {entry["name"]: entry for entry in dashboard["templating"]["list"]}
     ids = [panel["id"] for panel in dashboard["panels"]]
-    places = [tuple(panel["gridPos"][one] for one in "xywh") for panel in dashboard["panels"]]
+    places = [tuple(panel["gridPos"][text] for text in "xywh") for panel in dashboard["panels"]]
 
     metric, label = re.fullmatch(
         r"label_values\((\w+), (\w+)\)", variables["pipeline"]["query"]
@@ -107,7 +110,10 @@ def test_somebody_is_told_of_late_rows_and_failed_attempts() -> None:
 def test_every_alert_is_tried_by_its_rule_test() -> None:
     tried = yaml.safe_load((REFERENCE / "alerts.test.yml").read_text())["tests"]
     fired = {
-        one["alertname"] for test in tried for one in test["alert_rule_test"] if one["exp_alerts"]
+        entry["alertname"]
+        for test in tried
+        for entry in test["alert_rule_test"]
+        if entry["exp_alerts"]
     }
 
     assert fired == {rule["alert"] for rule in alerts()}

@@ -83,7 +83,7 @@ def test_no_answer_lets_another_origin_read_it_or_a_page_run_what_is_not_ours(
 ) -> None:
     for path in ("/", "/jobs/overview", "/nothing", "/static/main.js", "/metrics"):
         headers = live.anyone.get(path).headers
-        assert not [one for one in headers if one.startswith("access-control")]
+        assert not [header for header in headers if header.startswith("access-control")]
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy
         assert "unsafe" not in policy
@@ -138,8 +138,8 @@ def test_a_length_that_is_none_is_refused(
 
 
 def test_loopback_addresses_are_told_from_others() -> None:
-    assert all(is_loopback(one) for one in ("127.0.0.1", "127.8.8.8", "::1", "localhost"))
-    assert not any(is_loopback(one) for one in ("0.0.0.0", "::", "10.0.0.1", "example", ""))
+    assert all(is_loopback(text) for text in ("127.0.0.1", "127.8.8.8", "::1", "localhost"))
+    assert not any(is_loopback(text) for text in ("0.0.0.0", "::", "10.0.0.1", "example", ""))
 
 
 def test_the_token_is_in_a_file_of_its_owner_alone_and_shown_by_nothing(tmp_path: Path) -> None:

@@ -103,7 +103,7 @@ def test_a_connection_without_a_complete_request_is_closed_in_time(stored: Offli
         body.sendall(ASK.replace(b"\r\n\r\n", b"\r\nContent-Length: 9\r\n\r\n{"))
         assert answered(idle) == b"HTTP/1.1 200"
 
-        assert all(closed(one) for one in (silent, part, body, idle))
+        assert all(closed(socket) for socket in (silent, part, body, idle))
 
 
 def test_a_request_in_many_pieces_does_not_gain_time_by_each(stored: OfflineStore) -> None:
@@ -146,7 +146,7 @@ def test_one_more_takes_the_place_of_the_one_that_has_been_silent_longest(
 ) -> None:
     with serving(stored, Limits(3, request_s=DEADLINE_S)) as where, ExitStack() as held:
         first, second, third = (connect(held, where) for _ in range(3))
-        assert [answered(one) for one in (first, second, third)] == [b"HTTP/1.1 200"] * 3
+        assert [answered(socket) for socket in (first, second, third)] == [b"HTTP/1.1 200"] * 3
         fourth = connect(held, where)
 
         assert answered(fourth) == b"HTTP/1.1 200"

@@ -37,7 +37,7 @@ def test_one_damaged_pipeline_hides_no_other(
     broken = open_pipeline(running.stored.backend, "broken", uuid4)
     damage(running.stored.directory, broken)
 
-    jobs = {one["name"]: one for one in stopped.json("/jobs/overview")["jobs"]}
+    jobs = {job["name"]: job for job in stopped.json("/jobs/overview")["jobs"]}
     metrics = scraped(stopped)
 
     assert jobs.keys() in ({"orders", "broken"}, {"orders", broken})

@@ -44,7 +44,9 @@ def test_a_running_pipeline_shows_every_metric_of_the_table(
 
     found = scraped(live)
 
-    without_recovery = {one.name for one in METRICS} - {"cutwater_recovery_last_duration_seconds"}
+    without_recovery = {metric.name for metric in METRICS} - {
+        "cutwater_recovery_last_duration_seconds"
+    }
     assert {key[0] for key in found} == without_recovery
     assert found["cutwater_checkpoints_completed_total", "orders"] == 1
     assert found["cutwater_checkpoints_failed_total", "orders"] == 1
@@ -54,7 +56,7 @@ def test_a_running_pipeline_shows_every_metric_of_the_table(
     assert found["cutwater_step_rows_per_second", "orders", "totals"] == 1234.5
     assert found["cutwater_channel_backlog_bytes", "orders", "orders", "totals"] == 3 * 4096
     states = {key[2]: value for key, value in found.items() if key[0] == "cutwater_pipeline_state"}
-    assert states == {one: float(one == "RUNNING") for one in STATES}
+    assert states == {state: float(state == "RUNNING") for state in STATES}
 
 
 def test_a_store_that_nobody_runs_shows_what_it_knows(
@@ -79,16 +81,18 @@ def test_the_documented_table_is_that_of_the_code() -> None:
         )
     }
 
-    assert rows == {one.name: (one.kind.value, one.labels, one.text) for one in METRICS}
+    assert rows == {
+        metric.name: (metric.kind.value, metric.labels, metric.text) for metric in METRICS
+    }
 
 
 def test_every_event_is_documented() -> None:
     text = (REFERENCE / "metrics.md").read_text()
     documented = set(re.findall(r"^\| `([a-z]+\.[a-z]+)` \|", text, re.MULTILINE))
-    assert documented == {one.value for one in EventName}
+    assert documented == {name.value for name in EventName}
 
 
 def test_names_carry_their_units() -> None:
-    for one in METRICS:
-        assert one.name.endswith(UNITS) or one.name in WITHOUT_UNIT, one.name
-        assert one.name.endswith("_total") == (one.kind is Kind.COUNTER), one.name
+    for metric in METRICS:
+        assert metric.name.endswith(UNITS) or metric.name in WITHOUT_UNIT, metric.name
+        assert metric.name.endswith("_total") == (metric.kind is Kind.COUNTER), metric.name

@@ -50,11 +50,13 @@ def test_a_pipeline_that_has_not_started_is_live_and_not_ready(
     pipelines.show(running.served())
     guard.admit(token)  # type: ignore[attr-defined]
 
-    assert [(one.status_code, one.json()) for one in before] == [
+    assert [(response.status_code, response.json()) for response in before] == [
         (200, {"state": "STARTING"}),
         (503, {"state": "STARTING"}),
     ]
-    assert {refusal_reason(one, 503) for one in refused} == {"the pipeline has not started yet"}
+    assert {refusal_reason(response, 503) for response in refused} == {
+        "the pipeline has not started yet"
+    }
     assert page.status_code == 200
     assert client.get("/readyz").json() == {"state": "RUNNING"}
     assert client.get("/jobs/overview", headers=bearer(token)).status_code == 200

@@ -17,9 +17,8 @@ from tests.waiting import DEADLINE_S, wait_until
 
 from cutwater.errors import ConfigError
 from cutwater.server.app import make_app
-from cutwater.server.auth import Guard, Token
+from cutwater.server.auth import Guard, PublicUrl, Token
 from cutwater.server.pipelines import OnePipeline
-from cutwater.server.public_url import PublicUrl
 
 STOP = "/jobs/orders/checkpoints"
 

@@ -29,7 +29,7 @@ def test_checkpoints_are_listed_newest_first_with_counts_and_the_latest_of_each_
 
     found = live.json(LIST)
 
-    assert [one["id"] for one in found["history"]] == [4, 3, 2, 1]
+    assert [entry["id"] for entry in found["history"]] == [4, 3, 2, 1]
     assert found["counts"] == {
         "restored": 0,
         "total": 4,
@@ -93,8 +93,8 @@ def test_an_attempt_under_way_shows_its_steps_and_where_the_barrier_is(
     assert detail["tasks"]["orders"]["async_duration"] == 30
     assert detail["tasks"]["totals"]["status"] == "IN_PROGRESS"
     assert now["dag"]["checkpoint"] == 1
-    assert [one["barrier"] for one in now["dag"]["steps"]] == ["ACKNOWLEDGED", "ALIGNING"]
-    assert [one["alignment"] for one in now["dag"]["steps"]] == [
+    assert [step["barrier"] for step in now["dag"]["steps"]] == ["ACKNOWLEDGED", "ALIGNING"]
+    assert [step["alignment"] for step in now["dag"]["steps"]] == [
         None,
         {
             "inputs": 2,
@@ -154,7 +154,7 @@ def test_savepoints_and_checkpoints_are_taken_and_their_end_is_told(
     assert "there is a savepoint mine already" in again["failure-cause"]["message"]
     assert unnamed["name"].startswith("savepoint-2")
     assert plain["checkpointId"] == 3
-    assert [one.kind for one in running.reports] == ["SAVEPOINT", "SAVEPOINT", "CHECKPOINT"]
+    assert [report.kind for report in running.reports] == ["SAVEPOINT", "SAVEPOINT", "CHECKPOINT"]
 
 
 def test_a_stop_is_told_over_when_the_pipeline_has_ended(
@@ -218,7 +218,7 @@ def test_so_many_requests_are_under_way_and_no_more(live: ApiClient, running: Sp
     with running.held():
         taken = [live.owner.post(LIST, json={}) for _ in range(17)]
 
-    assert [one.status_code for one in taken] == [202] * 16 + [429]
+    assert [response.status_code for response in taken] == [202] * 16 + [429]
     assert "too many" in refusal_reason(taken[-1], 429)
 
 
@@ -315,15 +315,17 @@ def test_a_pipeline_that_nobody_runs_is_read_from_its_store(
 
     assert (job["jid"], job["name"], job["state"]) == (PIPELINE, "orders", "NOT_RUNNING")
     assert (job["live"], job["can_change"], job["start-time"]) == (False, False, BEGAN_MS)
-    assert [one["id"] for one in dag["steps"]] == ["orders", "totals"]
-    assert [(one["source"], one["reader"]) for one in dag["channels"]] == [("orders", "totals")]
-    assert [one["status"] for one in stopped.json(LIST)["history"]] == [
+    assert [step["id"] for step in dag["steps"]] == ["orders", "totals"]
+    assert [(channel["source"], channel["reader"]) for channel in dag["channels"]] == [
+        ("orders", "totals")
+    ]
+    assert [entry["status"] for entry in stopped.json(LIST)["history"]] == [
         "FAILED",
         "COMPLETED",
         "COMPLETED",
     ]
     assert stopped.json("/jobs/orders/recoveries")["recoveries"][0]["total"] == 15
-    assert [one["versions"] for one in tables["cuts"]] == [{"table": "2"}, {"table": "1"}]
+    assert [table["versions"] for table in tables["cuts"]] == [{"table": "2"}, {"table": "1"}]
     assert tables["sinks"] == [
         {"sink": "table", "format": "delta", "target": "file:///tables/totals"}
     ]
@@ -341,7 +343,7 @@ def test_a_pipeline_of_another_process_is_asked_through_the_store(
 
     asked = stopped.owner.post("/jobs/orders/savepoints", json={"name": "far"})
     token = asked.json()["request-id"]
-    (request,) = (running.stored.writer.store.requests.request(one) for one in (token,))
+    (request,) = (running.stored.writer.store.requests.request(entry) for entry in (token,))
 
     assert request is not None
     assert (request.wish.value, request.name, request.holder) == ("savepoint", "far", "nonce")

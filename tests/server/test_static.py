@@ -9,8 +9,8 @@ from tests.server.api_client import ApiClient
 import cutwater.server
 
 STATIC = Path(cutwater.server.__file__).parent / "static"
-FILES = sorted(one.name for one in STATIC.iterdir())
-SCRIPTS = [one for one in FILES if one.endswith(".js")]
+FILES = sorted(path.name for path in STATIC.iterdir())
+SCRIPTS = [file for file in FILES if file.endswith(".js")]
 LINES_MAX = 300
 BYTES_MAX = 100_000
 
@@ -49,4 +49,4 @@ def test_the_page_has_no_inline_code_or_style() -> None:
 
 
 def test_all_of_it_is_small() -> None:
-    assert sum((STATIC / one).stat().st_size for one in FILES) < BYTES_MAX
+    assert sum((STATIC / file).stat().st_size for file in FILES) < BYTES_MAX

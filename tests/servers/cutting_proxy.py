@@ -78,9 +78,9 @@ class _Link:
         self.close()
 
     def close(self) -> None:
-        for one in (self.client, self.server):
+        for end in (self.client, self.server):
             with suppress(OSError):
-                one.close()
+                end.close()
 
 
 @contextmanager

@@ -188,7 +188,7 @@ def _number(directory: Path) -> int:
 
 
 def _as_user(command: list[object]) -> list[str]:
-    words = [str(one) for one in command]
+    words = [str(value) for value in command]
     if os.getuid():
         return words
     user = _other_user()
@@ -197,7 +197,7 @@ def _as_user(command: list[object]) -> list[str]:
 
 
 def _other_user() -> pwd.struct_passwd:
-    names = {one.pw_name: one for one in pwd.getpwall()}
+    names = {row.pw_name: row for row in pwd.getpwall()}
     return names.get("postgres") or names["nobody"]
 
 

@@ -70,7 +70,9 @@ def test_all_mutations_that_must_be_tried_are_there() -> None:
 
 
 def test_every_mutation_says_which_rule_it_breaks_and_how() -> None:
-    assert [one.name for one in load().values() if not (one.rule and one.does)] == []
+    assert [
+        sabotage.name for sabotage in load().values() if not (sabotage.rule and sabotage.does)
+    ] == []
 
 
 @pytest.mark.parametrize("name", sorted(load()))

@@ -22,7 +22,7 @@ def summary() -> Summary:
 
 
 def test_no_checker_objects_in_any_of_four_hundred_seeds(summary: Summary) -> None:
-    wrong = [(one.verdict, Choice().command(one.seed)) for one in summary.wrong]
+    wrong = [(outcome.verdict, Choice().command(outcome.seed)) for outcome in summary.wrong]
 
     assert wrong == []
     assert summary.seeds == len(SEEDS)

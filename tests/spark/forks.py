@@ -49,7 +49,7 @@ def rows_of(table: Path, version: str | None = None) -> Rows:
     return sorted((row["value"], row["twice"], row["thrice"], row["price"]) for row in rows)
 
 
-ALL: Rows = [(one, one * 2, one * 3, one // 100 % 7 + 1) for one in range(TOTAL)]
+ALL: Rows = [(number, number * 2, number * 3, number // 100 % 7 + 1) for number in range(TOTAL)]
 
 
 @dataclass(frozen=True)
@@ -74,10 +74,10 @@ def points(directory: Path) -> list[Point]:
     table = directory / "table"
     assert rows_of(table) == ALL
     found = []
-    for one in store.log.read().decisions:
-        (version,) = store.commits.read(one.slot).versions.values()
-        cut = store.manifests.read(one.checkpoint_id)
-        found.append(Point(one.checkpoint_id, cut.in_flight_bytes, rows_of(table, version)))
+    for decision in store.log.read().decisions:
+        (version,) = store.commits.read(decision.slot).versions.values()
+        cut = store.manifests.read(decision.checkpoint_id)
+        found.append(Point(decision.checkpoint_id, cut.in_flight_bytes, rows_of(table, version)))
     return found
 
 

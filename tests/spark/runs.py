@@ -81,7 +81,7 @@ def wait_until(
 def table(path: Path, *columns: str) -> Rows:
     """Read a Delta table with a reader that is not Spark, sorted."""
     rows = DeltaTable(path).to_pyarrow_table(columns=list(columns)).to_pylist()
-    return sorted(tuple(row[one] for one in columns) for row in rows)
+    return sorted(tuple(row[column] for column in columns) for row in rows)
 
 
 def wait_for_rows(path: Path, count: int, *columns: str) -> Rows:

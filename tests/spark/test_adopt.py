@@ -128,7 +128,7 @@ def plain(
 
     with conf(spark, PLAIN):
         stream = spark.readStream.schema(SCHEMA).option("maxFilesPerTrigger", "1")
-        sources = (stream.json(str(incoming / one)) for one in ("orders", "refunds"))
+        sources = (stream.json(str(incoming / name)) for name in ("orders", "refunds"))
         writer = windowed(*sources).writeStream.foreachBatch(collect)
         writer = writer.option("checkpointLocation", str(checkpoint))
         writer.trigger(availableNow=True).start().awaitTermination()
@@ -155,7 +155,7 @@ def rows(directory: Path) -> list[Row]:
 def test_a_plain_query_is_adopted_runs_on_is_ejected_and_goes_on_exactly(
     spark: SparkSession, tmp_path: Path
 ) -> None:
-    incoming, query, tables = (tmp_path / one for one in ("incoming", "query", "tables"))
+    incoming, query, tables = (tmp_path / name for name in ("incoming", "query", "tables"))
     file = tmp_path / "adopting.py"
     file.write_text(PIPELINE, encoding="utf-8")
     write(incoming, *range(4))
@@ -174,7 +174,7 @@ def test_a_plain_query_is_adopted_runs_on_is_ejected_and_goes_on_exactly(
 
     # Adopted, with a second sink that the plain query never had: shown first, then done.
     flags = [target, "--query", f"windows={query}"]
-    flags += [one for key, value in params.items() for one in ("--param", f"{key}={value}")]
+    flags += [text for key, value in params.items() for text in ("--param", f"{key}={value}")]
     refused = command(tmp_path, "adopt", *flags, code=2)
     assert f"has batch {last + 1} begun and not committed" in refused["error"]["message"]
     flags.append("--allow-uncommitted")
@@ -205,13 +205,13 @@ def test_a_plain_query_is_adopted_runs_on_is_ejected_and_goes_on_exactly(
     run(loaded.pipeline, spark, options(tmp_path, available_now=True))
     made = rows(tables / "all")
     assert sorted(before + made) == complete(range(8))
-    big = [one for one in made if one[2] > BIG]
+    big = [row for row in made if row[2] > BIG]
     assert rows(tables / "big") == big
     assert 0 < len(big) < len(made)
 
     # Ejected: a plain query with plain settings goes on; originals were only read.
     out = command(tmp_path, "eject", "adopting", "--to", str(tmp_path / "plain"))
-    assert {one["step"]: one["ending"] for one in out["steps"]} == {
+    assert {step["step"]: step["ending"] for step in out["steps"]} == {
         "windows": "goes on exactly",
         "all": "nothing to write",
         "big": "nothing to write",

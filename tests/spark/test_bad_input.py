@@ -57,7 +57,9 @@ def test_rows_that_do_not_fit_their_columns_are_named(spark: SparkSession, tmp_p
     assert "test_bad_input.py:" in raised.value.where
 
     run(numbers_into(tmp_path), spark, options(tmp_path))
-    assert table(tmp_path / "table", "value", "early") == [(one, one + 1) for one in range(3000)]
+    assert table(tmp_path / "table", "value", "early") == [
+        (number, number + 1) for number in range(3000)
+    ]
 
 
 def test_a_corrupt_file_that_appears_is_named_and_mended_it_is_read(
@@ -83,10 +85,10 @@ def test_a_corrupt_file_that_appears_is_named_and_mended_it_is_read(
     with pytest.raises(StepError, match=r"part-new\.parquet"):
         running.wait(DEADLINE_S)
 
-    assert table(shown, "id") == [(one,) for one in range(100)]
+    assert table(shown, "id") == [(number,) for number in range(100)]
     whole.rename(incoming / "part-new.parquet")
     run(pipeline, spark, options(tmp_path, available_now=True))
-    assert table(shown, "id") == [(one,) for one in range(150)]
+    assert table(shown, "id") == [(number,) for number in range(150)]
 
 
 def test_a_scratch_that_cannot_be_written_is_refused(spark: SparkSession, tmp_path: Path) -> None:

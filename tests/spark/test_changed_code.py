@@ -35,10 +35,15 @@ class Shop:
 
     def write(self, place: str, count: int) -> None:
         """Let one more file of orders appear."""
-        first = sum(len(one) for one in self.orders.values())
+        first = sum(len(order) for order in self.orders.values())
         rows = [
-            {"id": one, "customer": f"c{one % 7}", "region": f"r{one % 3}", "amount": one - 5}
-            for one in range(first, first + count)
+            {
+                "id": number,
+                "customer": f"c{number % 7}",
+                "region": f"r{number % 3}",
+                "amount": number - 5,
+            }
+            for number in range(first, first + count)
         ]
         self.orders[place] += rows
         into = self.directory / place
@@ -127,7 +132,9 @@ def test_state_goes_on_through_added_removed_and_swapped_parts(
     shop.write("backfill", 25)
     late = [row for row in shop.orders["backfill"][80:] if row["amount"] > 40]
     go(shop.pipeline(big=True), allow_new=True)
-    assert table(tmp_path / "big", "id", "amount") == [(one["id"], one["amount"]) for one in late]
+    assert table(tmp_path / "big", "id", "amount") == [
+        (entry["id"], entry["amount"]) for entry in late
+    ]
     shop.write("backfill", 10)
     go(shop.pipeline(big=True))
 
@@ -138,13 +145,13 @@ def test_state_goes_on_through_added_removed_and_swapped_parts(
     as_json = replace(arguments, output=PlanOutput.JSON)
     assert show_change(plan(shop.pipeline()), as_json, "shop", {}) == 1
     told = json.loads(capsys.readouterr().out)
-    assert [(one["name"], one["fate"], one["rebuilt"]) for one in told["steps"]] == [
+    assert [(step["name"], step["fate"], step["rebuilt"]) for step in told["steps"]] == [
         ("totals", "kept", True),
         ("newest", "kept", False),
         ("large", "dropped", False),
         ("valid", "merged", False),
     ]
-    assert [one["subject"] for one in told["refusals"]] == ["sink large"]
+    assert [refusal["subject"] for refusal in told["refusals"]] == ["sink large"]
 
     # Other keys mean other state.
     with pytest.raises(CodeChanged) as refused:
@@ -176,7 +183,7 @@ def test_state_goes_on_through_added_removed_and_swapped_parts(
     shop.write("stream", 2)
     new = {row["region"] for row in shop.orders["stream"][-2:]}
     go(shop.pipeline(place="stream", big=True, regions=True), allow_new=True)
-    assert table(tmp_path / "regions", "region") == sorted((one,) for one in new)
+    assert table(tmp_path / "regions", "region") == sorted((entry,) for entry in new)
     shop.write("stream", 15)
     go(shop.pipeline(place="stream", big=True, regions=True))
     assert table(tmp_path / "regions", "region") == [("r0",), ("r1",), ("r2",)]
@@ -261,11 +268,11 @@ def test_rows_in_flight_keep_the_wiring_and_lose_nothing(
     # The sink that is added reads both columns, but none of the rows that were in flight.
     assert run(pipeline(also=True), spark, options(tmp_path, allow_new=True)).finished
 
-    assert table(tmp_path / "t", "value") == [(one,) for one in range(total)]
+    assert table(tmp_path / "t", "value") == [(number,) for number in range(total)]
     (first,), *_ = seen = table(tmp_path / "u", "value")
     assert 0 < first < total
     assert None not in {at for (at,) in table(tmp_path / "u", "at")}
-    assert seen == [(one,) for one in range(first, total)]
+    assert seen == [(number,) for number in range(first, total)]
 
 
 def held_up(value: int) -> int:

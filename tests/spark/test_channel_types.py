@@ -174,8 +174,8 @@ def test_every_type_comes_back_as_it_was(spark: SparkSession, tmp_path: Path) ->
     found, _ = through(spark, channel, lambda one: one, tmp_path / "query")
 
     assert ordered(map(tuple, found)) == ordered(map(tuple, frame.collect()))
-    assert [one.dataType for one in columns_of(channel.form.schema)] == [
-        one.dataType for one in frame.schema
+    assert [column.dataType for column in columns_of(channel.form.schema)] == [
+        field.dataType for field in frame.schema
     ]
 
 
@@ -191,12 +191,12 @@ def test_rare_types_come_back_as_they_were(all_types: SparkSession, tmp_path: Pa
     )
 
     expected = sorted(map(tuple, frame.selectExpr("id", *SHOWN.values()).collect()))
-    assert [one is None for one in expected[1]] == [False, *[True] * len(RARE)]
+    assert [entry is None for entry in expected[1]] == [False, *[True] * len(RARE)]
     assert sorted(map(tuple, found)) == expected
     assert sorted(map(tuple, batch.selectExpr("id", *SHOWN.values()).collect())) == expected
-    types = [one.dataType.simpleString() for one in frame.schema]
-    assert [one.dataType.simpleString() for one in columns_of(channel.form.schema)] == types
-    assert [one.dataType.simpleString() for one in batch.schema] == types
+    types = [field.dataType.simpleString() for field in frame.schema]
+    assert [column.dataType.simpleString() for column in columns_of(channel.form.schema)] == types
+    assert [field.dataType.simpleString() for field in batch.schema] == types
     assert batch.where("lcase = 'aB' AND collated[0] = 'aB'").count() == 2
     # Nor does it hurt to know of one that is not carried.
     carry(channel, ["id"])

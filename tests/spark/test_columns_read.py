@@ -129,7 +129,7 @@ def test_what_is_not_carried_is_never_read_as_nothing(spark: SparkSession, tmp_p
 
     assert pq.read_schema(channel.data / written.event.files[0]).names == ["key", "a.b"]
     assert rows.schema == channel.form.schema
-    assert [tuple(one) for one in rows.select("`a.b`", "key").collect()] == [("x", 2)]
+    assert [tuple(row) for row in rows.select("`a.b`", "key").collect()] == [("x", 2)]
     with pytest.raises(PySparkException, match="channel rows does not carry a column"):
         rows.select("deep").collect()
     channel.close()
@@ -165,7 +165,7 @@ def test_a_channel_carries_what_all_its_readers_read(spark: SparkSession, tmp_pa
         written = write(self, rows, batch)
         if written.event:
             data = self._channel.data
-            seen.update(tuple(pq.read_schema(data / one).names) for one in written.event.files)
+            seen.update(tuple(pq.read_schema(data / file).names) for file in written.event.files)
         return written
 
     with pytest.MonkeyPatch.context() as patch:
@@ -173,7 +173,7 @@ def test_a_channel_carries_what_all_its_readers_read(spark: SparkSession, tmp_pa
         assert run(pipeline, spark, options(tmp_path)).finished
 
     assert seen == {("value", "key", "twice")}
-    assert table(tmp_path / "values", "value") == [(one,) for one in range(total)]
+    assert table(tmp_path / "values", "value") == [(number,) for number in range(total)]
     assert table(tmp_path / "sums", "key", "sum") == [
         (key, 2 * sum(range(key, total, 7))) for key in range(7)
     ]
@@ -198,7 +198,7 @@ def test_newest_rows_are_found_by_keys_as_spark_reads_them(
         assert columns_read(internals, source.frame().select("key")) == {
             reader: frozenset(needed.split())
         }
-        assert [one.key for one in newest.collect()] == [1, 1]
+        assert [row.key for row in newest.collect()] == [1, 1]
     channel.close()
 
 

@@ -58,7 +58,7 @@ class Damage(NamedTuple):
 
 
 def damages(store: Path) -> Iterator[Damage]:
-    for path in sorted(one for one in store.rglob("*") if one.is_file()):
+    for path in sorted(path for path in store.rglob("*") if path.is_file()):
         file, data = path.relative_to(store), path.read_bytes()
         if file.parts[0] != "names":
             # Without its name a pipeline is not known, and one of that name is a new one.
@@ -112,16 +112,16 @@ def test_every_object_of_a_store_damaged_in_turn(spark: SparkSession, tmp_path: 
     shutil.copytree(store, sound_copy)
     sound = recovered(context, sound_copy)
     assert sound is not None
-    needed = {ref.name for one in sound.snapshots.values() for ref in one.blobs}
+    needed = {ref.name for snapshot in sound.snapshots.values() for ref in snapshot.blobs}
     needed |= {
-        one.relative_to(store).as_posix()
-        for one in store.glob(f"pipelines/{identity}/log/*")
-        if one.is_file()
+        path.relative_to(store).as_posix()
+        for path in store.glob(f"pipelines/{identity}/log/*")
+        if path.is_file()
     }
     needed |= {
-        one.relative_to(store).as_posix()
-        for one in store.glob(f"pipelines/{identity}/manifests/*")
-        if str(sound.checkpoint_id) in one.name.lstrip("0")
+        path.relative_to(store).as_posix()
+        for path in store.glob(f"pipelines/{identity}/manifests/*")
+        if str(sound.checkpoint_id) in path.name.lstrip("0")
     }
     wrong, refused = [], 0
     for damage in damages(store):

@@ -106,7 +106,7 @@ def table_of(table: Path, schema: StructType) -> None:
 
 def shown(spark: SparkSession, table: Path, schema: StructType) -> list[str]:
     """Return the rows of a table as Spark reads its files, every digit of every value."""
-    files = [str(table / Path(one).name) for one in DeltaTable(str(table)).file_uris()]
+    files = [str(table / Path(text).name) for text in DeltaTable(str(table)).file_uris()]
     read = spark.read.schema(nullable(schema)).parquet(*files)
     return sorted(row[0] for row in read.selectExpr("cast(struct(*) as string)").collect())
 
@@ -152,7 +152,7 @@ def test_untouched_rows_of_files_that_spark_wrote_read_as_before(
     before = shown(spark, table, schema)
     replaced = [number * 100 + 5 for number in range(12)]
     new = rows(spark, 0, "new", ("2024-01-01 00:00:00.000001",)).drop("k")
-    numbers = spark.createDataFrame([(one,) for one in replaced], "k long")
+    numbers = spark.createDataFrame([(number,) for number in replaced], "k long")
     fresh = numbers.crossJoin(new).coalesce(1)
 
     upsert(spark, table, fresh)
@@ -231,8 +231,11 @@ def arrow_rows(first: int, u32: pa.DataType = UINT32, u8: pa.DataType = UINT8) -
         datetime(9999, 12, 31, 23, 59, 59, 999999, tzinfo=UTC),
         None,
     ]
-    moments = [one and one.replace(tzinfo=None) for one in zoned]
-    millis = [one and one.replace(microsecond=one.microsecond // 1000 * 1000) for one in moments]
+    moments = [moment and moment.replace(tzinfo=None) for moment in zoned]
+    millis = [
+        moment and moment.replace(microsecond=moment.microsecond // 1000 * 1000)
+        for moment in moments
+    ]
     numbers = [Decimal("-1.25"), Decimal("0.00"), Decimal("1.25"), Decimal("9.75"), None]
     small = [0, 1, 128, 255, None]
     structs = [{"t": t, "n": n} for t, n in zip(zoned, small, strict=True)]
@@ -243,7 +246,7 @@ def arrow_rows(first: int, u32: pa.DataType = UINT32, u8: pa.DataType = UINT8) -
             "ts": pa.array(zoned, pa.timestamp("us", "UTC")),
             "ntz": pa.array(moments, pa.timestamp("us")),
             "millis": pa.array(millis, pa.timestamp("ms")),
-            "d": pa.array([one and one.date() for one in moments], pa.date32()),
+            "d": pa.array([moment and moment.date() for moment in moments], pa.date32()),
             "d9": pa.array(numbers, pa.decimal128(9, 2)),
             "d18": pa.array(numbers, pa.decimal128(18, 2)),
             "d38": pa.array(numbers, pa.decimal128(38, 9)),
@@ -254,7 +257,9 @@ def arrow_rows(first: int, u32: pa.DataType = UINT32, u8: pa.DataType = UINT8) -
             "cat": pa.array(["a", "b", "a", "b", None]).dictionary_encode(),
             "bin": pa.array([b"", b"\xff", b"x", b"y", None], pa.large_binary()),
             "st": pa.array([*structs[:-1], None], kind),
-            "l": pa.array([[one, None] for one in zoned], pa.list_(pa.timestamp("us", "UTC"))),
+            "l": pa.array(
+                [[moment, None] for moment in zoned], pa.list_(pa.timestamp("us", "UTC"))
+            ),
             "pair": pa.array([[1, 2], [3, None], None, [], [5]], pa.large_list(pa.int64())),
             "wall": pa.array(moments, pa.timestamp("us")),
         }
@@ -272,7 +277,7 @@ def foreign_files(table: Path) -> None:
     file.rename(table / "delta-rs.parquet")
     pq.write_table(arrow_rows(4000), table / "int96.parquet", use_deprecated_int96_timestamps=True)
     renamed = arrow_rows(5000)
-    renamed = renamed.rename_columns([one.upper() for one in renamed.column_names])
+    renamed = renamed.rename_columns([column_name.upper() for column_name in renamed.column_names])
     pq.write_table(renamed, table / "upper.parquet")
     pq.write_table(arrow_rows(6000).select(["k", "d"]), table / "few.parquet")
 

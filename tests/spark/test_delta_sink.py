@@ -58,7 +58,7 @@ def permit(slot: int) -> CommitPermit:
 
 
 def numbers(spark: SparkSession, *ids: int) -> DataFrame:
-    return spark.createDataFrame([(one,) for one in ids], "id long")
+    return spark.createDataFrame([(number,) for number in ids], "id long")
 
 
 def staged(
@@ -145,7 +145,7 @@ def test_staged_rows_are_invisible_until_their_commit(
     sink = open_sink()
     first = staged(sink, numbers(spark, 1, 2, 3), 0)
     assert not (table / "_delta_log").exists()
-    assert [one.name for one in table.iterdir()] == ["_cutwater"]
+    assert [path.name for path in table.iterdir()] == ["_cutwater"]
     assert first[0].rows == 3
     assert sink.commit(permit(4), first) == "1"
     assert ids_of(table) == [1, 2, 3]
@@ -166,11 +166,11 @@ def test_one_commit_takes_several_batches_at_once(
     both = (*staged(sink, numbers(spark, 1), 0), *staged(sink, numbers(spark, 2), 1))
     assert sink.commit(permit(4), both) == "1"
     assert ids_of(table) == [1, 2]
-    (info,) = [one["commitInfo"] for one in log_of(table)[1] if "commitInfo" in one]
+    (info,) = [entry["commitInfo"] for entry in log_of(table)[1] if "commitInfo" in entry]
     assert info["cutwater.slot"] == "4"
     assert info["cutwater.checkpoint"] == "104"
     assert (info["cutwater.pipeline"], info["cutwater.sink"]) == (PIPELINE, SINK)
-    (txn,) = [one["txn"] for one in log_of(table)[1] if "txn" in one]
+    (txn,) = [entry["txn"] for entry in log_of(table)[1] if "txn" in entry]
     assert (txn["appId"], txn["version"]) == (f"{PIPELINE}/{SINK}", 4)
 
 
@@ -271,7 +271,7 @@ def test_a_slot_with_rows_that_a_later_one_overtook_is_superseded(
     spark: SparkSession, open_sink: Open, table: Path
 ) -> None:
     sink = open_sink()
-    first, late, newest = (staged(sink, numbers(spark, one), one) for one in (0, 1, 2))
+    first, late, newest = (staged(sink, numbers(spark, number), number) for number in (0, 1, 2))
     sink.commit(permit(3), first)
     sink.commit(permit(8), newest)
     with pytest.raises(Superseded) as caught:
@@ -300,8 +300,8 @@ def test_another_writer_between_two_commits_keeps_its_rows(
 ) -> None:
     sink = open_sink()
     sink.commit(permit(1), staged(sink, numbers(spark, 1), 0))
-    for one in range(10, 13):
-        write_deltalake(str(table), pa.table({"id": [one]}), mode="append")
+    for number in range(10, 13):
+        write_deltalake(str(table), pa.table({"id": [number]}), mode="append")
     later = staged(sink, numbers(spark, 2), 1)
     assert sink.commit(permit(2), later) == "5"
     write_deltalake(str(table), pa.table({"id": [13]}), mode="append")
@@ -337,8 +337,8 @@ def test_a_table_with_a_long_log_still_knows_its_slots(
     sink = open_sink()
     first = staged(sink, numbers(spark, 0), 0)
     sink.commit(permit(1), first)
-    for one in range(110):
-        write_deltalake(str(table), pa.table({"id": [one + 1]}), mode="append")
+    for number in range(110):
+        write_deltalake(str(table), pa.table({"id": [number + 1]}), mode="append")
     assert list((table / "_delta_log").glob("*.checkpoint.parquet"))
     assert open_sink().commit(permit(1), first) == "1"
     later = staged(sink, numbers(spark, 500), 1)
@@ -424,11 +424,11 @@ def test_every_type_comes_back_as_spark_computed_it(
     read = sorted(DeltaTable(str(table)).to_pyarrow_table().to_pylist(), key=lambda row: row["id"])
     assert read == expected
     assert read[0]["dec"] == Decimal("0.25")
-    (meta,) = [one["metaData"] for one in log_of(table)[0] if "metaData" in one]
+    (meta,) = [entry["metaData"] for entry in log_of(table)[0] if "metaData" in entry]
     fields = json.loads(meta["schemaString"])["fields"]
     assert [field["name"] for field in fields] == rows.columns
     assert {field["nullable"] for field in fields} == {True}
-    assert next(one["type"] for one in fields if one["name"] == "ntz") == "timestamp_ntz"
+    assert next(field["type"] for field in fields if field["name"] == "ntz") == "timestamp_ntz"
 
 
 def test_statistics_let_readers_skip_files_and_lose_no_row(
@@ -443,7 +443,7 @@ def test_statistics_let_readers_skip_files_and_lose_no_row(
             f"double('NaN') n from range({low}, {low + 10}, 1, 1)"
         )
         sink.commit(permit(batch + 1), staged(sink, rows, batch))
-    said = [json.loads(one["stats"]) for one in files_of(table).values()]
+    said = [json.loads(file["stats"]) for file in files_of(table).values()]
     assert said[0] == {
         "numRecords": 10,
         "minValues": {
@@ -480,9 +480,9 @@ def test_partitions_are_in_the_log_with_values_of_all_kinds(
     ).selectExpr("id", "kind", "date'2024-02-29' day")
     assert sink.commit(permit(1), staged(sink, rows, 0)) == "1"
     assert [(row["id"], row["kind"]) for row in rows_of(table)] == list(enumerate(kinds))
-    values = [one["partitionValues"] for one in files_of(table).values()]
-    assert {one["day"] for one in values} == {"2024-02-29"}
-    assert {one["kind"] for one in values} == set(kinds)
+    values = [file["partitionValues"] for file in files_of(table).values()]
+    assert {value["day"] for value in values} == {"2024-02-29"}
+    assert {value["kind"] for value in values} == set(kinds)
     found = DeltaTable(str(table)).to_pyarrow_table(filters=[("kind", "=", "x=y%41")])
     assert found["id"].to_pylist() == [2]
     assert DeltaTable(str(table)).metadata().partition_columns == ["day", "kind"]
@@ -573,7 +573,8 @@ def test_a_restore_brings_back_exactly_the_rows_of_a_version(
 ) -> None:
     sink = open_sink()
     versions = [
-        sink.commit(permit(one), staged(sink, numbers(spark, one), one)) for one in (1, 2, 3)
+        sink.commit(permit(number), staged(sink, numbers(spark, number), number))
+        for number in (1, 2, 3)
     ]
     assert versions == ["1", "2", "3"]
     assert sink.restore(permit(5), versions[0]) == "4"
@@ -891,7 +892,7 @@ def test_a_session_whose_files_delta_misreads_is_refused(
 def test_without_deltalake_the_error_names_what_to_install(
     open_sink: Open, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    for name in [one for one in sys.modules if one.startswith("cutwater.sinks.delta.")]:
+    for name in [module for module in sys.modules if module.startswith("cutwater.sinks.delta.")]:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "deltalake", None)
     with pytest.raises(ConfigError, match=r"pip install 'cutwater\[delta\]'"):
@@ -943,12 +944,17 @@ def test_a_process_killed_while_committing_loses_and_doubles_no_row(
     while done < len(work):
         slot = _slot_of_death(table, work[done:], chance.uniform(0.0, 0.06))
         # Recovery repeats the slot it died in; a fresh object finds or finishes it.
-        (one,) = (one for at, one in work if at == slot)
+        (one,) = (committable for at, committable in work if at == slot)
         version = open_sink().commit(permit(slot), (one,))
         assert open_sink().commit(permit(slot), (one,)) == version
         assert ids_of(table) == list(range(10 * slot))
         done = slot
-    own = [one["txn"]["version"] for actions in log_of(table) for one in actions if "txn" in one]
+    own = [
+        action["txn"]["version"]
+        for actions in log_of(table)
+        for action in actions
+        if "txn" in action
+    ]
     assert own == [slot for slot, _ in work]
 
 
@@ -964,9 +970,11 @@ def _slot_of_death(table: Path, work: list[tuple[int, Committable]], after_s: fl
     assert child.stdout is not None
     with child, child.stdin, child.stdout:
         assert child.stdout.readline() == "ready\n"
-        for slot, one in work:
-            blobs = [(blob.name, blob.size_bytes, blob.sha256) for blob in one.blobs]
-            line = json.dumps([slot, one.generation, one.batch, one.rows, blobs])
+        for slot, committable in work:
+            blobs = [(blob.name, blob.size_bytes, blob.sha256) for blob in committable.blobs]
+            line = json.dumps(
+                [slot, committable.generation, committable.batch, committable.rows, blobs]
+            )
             child.stdin.write(line + "\n")
         child.stdin.flush()
         first = child.stdout.readline()

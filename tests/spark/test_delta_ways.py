@@ -74,15 +74,17 @@ def test_a_pipeline_upserts_and_overwrites_and_goes_back(
     backend = LocalBackend(tmp_path / "store")
     store = PipelineStore.of(backend, find_pipeline(backend, "ways"))
     commits = [store.commits.read(slot) for slot in store.commits.slots()]
-    versions = [one.versions[SinkId("whole_table")] for one in commits]
-    results = [[] if one == "none" else shown(tables / "whole", one) for one in versions]
+    versions = [commit.versions[SinkId("whole_table")] for commit in commits]
+    results = [
+        [] if version == "none" else shown(tables / "whole", version) for version in versions
+    ]
     chosen, then = next(
         (commit, rows)
         for commit, rows in zip(commits, results, strict=True)
         if 0 < sum(count for _, count in rows) < TOTAL and "none" not in commit.versions.values()
     )
     history = DeltaTable(tables / "upsert").history()
-    assert str(chosen.checkpoint_id) in [one.get("cutwater.checkpoint") for one in history]
+    assert str(chosen.checkpoint_id) in [entry.get("cutwater.checkpoint") for entry in history]
 
     to = str(chosen.checkpoint_id)
     cutwater.rewind("ways", to=to, store=tmp_path / "store", yes=True)
@@ -136,11 +138,11 @@ def test_keys_of_every_type_are_found_and_copies_keep_every_type(
 
 
 def _paths(table: Path) -> list[str]:
-    return [Path(one).name for one in DeltaTable(table).file_uris()]
+    return [Path(text).name for text in DeltaTable(table).file_uris()]
 
 
 def _kinds(file: str) -> list[tuple[str, str, str]]:
     """Return how a file stores each of its columns, the innermost ones included."""
     schema = pq.ParquetFile(file).schema
     leaves = [schema.column(index) for index in range(len(schema))]
-    return [(one.path, one.physical_type, str(one.logical_type)) for one in leaves]
+    return [(leaf.path, leaf.physical_type, str(leaf.logical_type)) for leaf in leaves]

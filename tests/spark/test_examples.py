@@ -40,7 +40,7 @@ def test_windows_are_emitted_once_the_watermark_has_passed(
     start = datetime(2026, 1, 1)  # noqa: DTZ001 - as the sequence begins, in UTC
     watermark = start + timedelta(milliseconds=9499) - timedelta(seconds=3)
     expected = [
-        (begin, page, len([one for one in range(at, at + 2000) if one % 7 == page]))
+        (begin, page, len([number for number in range(at, at + 2000) if number % 7 == page]))
         for at in range(0, 9500, 2000)
         for begin in [start + timedelta(milliseconds=at)]
         if begin + timedelta(seconds=2) <= watermark
@@ -75,10 +75,10 @@ def test_a_union_keeps_the_rows_of_both_and_begins_only_once(
     result = run(pipeline, spark, anew)
 
     assert result.finished
-    with pytest.raises(ConfigError, match="union has checkpoints, and to begin anew would bring"):
+    with pytest.raises(ConfigError, match="union has checkpoints, and a new start would write"):
         pipeline.start(spark, anew)
     assert table(tmp_path / "t", "channel", "value") == sorted(
-        [("web", one) for one in range(5000)] + [("store", one) for one in range(2500)]
+        [("web", number) for number in range(5000)] + [("store", number) for number in range(2500)]
     )
 
 
@@ -88,7 +88,7 @@ def test_three_sinks_of_one_source(spark: SparkSession, tmp_path: Path) -> None:
     result = run(create(total="12000", tables=str(tmp_path)), spark, options(tmp_path))
 
     assert result.finished
-    amounts = [(one, one * 37 % 1000) for one in range(12000)]
+    amounts = [(number, number * 37 % 1000) for number in range(12000)]
     assert table(tmp_path / "all", "value", "amount") == amounts
     assert table(tmp_path / "large", "value", "amount") == [
         (one, amount) for one, amount in amounts if amount > 900
@@ -111,7 +111,7 @@ def test_a_static_side_gives_names_and_checkpoints_go_to_the_usual_place(
     assert result.finished
     assert cutwater.read(spark, ".cutwater/store", "static_join", "named_visits").count() == 4000
     found = ordered(table_with_nulls(tmp_path / "t"))
-    assert found == ordered((one, module.COUNTRIES.get(one % 6)) for one in range(4000))
+    assert found == ordered((number, module.COUNTRIES.get(number % 6)) for number in range(4000))
 
 
 def table_with_nulls(path: Path) -> list[tuple[int, str | None]]:

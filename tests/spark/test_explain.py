@@ -34,8 +34,8 @@ def pipeline_of(step: Node, *others: Node) -> Pipeline:
     """A source with a channel behind it, these steps, and a sink of the first."""
     pipeline = Pipeline("wrong")
     pipeline.source(numbers, chain=False)
-    for one in (step, *others):
-        pipeline.step(one)
+    for call in (step, *others):
+        pipeline.step(call)
     pipeline.sink("table", sinks.delta("nowhere"), of=step)
     return pipeline
 
@@ -133,7 +133,7 @@ def test_what_is_said_is_what_runs(spark: SparkSession, tmp_path: Path) -> None:
     kinds = {step.name: step.kind for step in run.status().steps}
     run.wait(60)
 
-    assert {name: one.way for name, one in facts.items()} == kinds
+    assert {name: fact.way for name, fact in facts.items()} == kinds
     assert set(kinds.values()) == {"query", "batch"}
 
 
@@ -149,7 +149,7 @@ def test_partitions_are_those_the_step_asks_for(spark: SparkSession) -> None:
 
     facts = explain(plan(pipeline), spark)
 
-    assert [one.partitions for one in facts.values()] == [5]
+    assert [fact.partitions for fact in facts.values()] == [5]
 
 
 def test_nothing_is_made_by_looking(
@@ -255,11 +255,11 @@ def test_a_table_that_cannot_take_the_rows_is_refused_before_anything_is_made(
     planned = plan(pipeline)
 
     with pytest.raises(PlanError, match="sink table: column value is string in the table"):
-        check_targets(planned, {name: one.schema for name, one in look(planned, spark).items()})
+        check_targets(planned, {name: step.schema for name, step in look(planned, spark).items()})
     log = table / "_delta_log" / f"{1:020d}.json"
     features = {"minReaderVersion": 1, "minWriterVersion": 7, "writerFeatures": ["rowTracking"]}
     log.write_text(json.dumps({"protocol": features}))
     with pytest.raises(PlanError, match=r"sink table: .* features rowTracking, which are not"):
         pipeline.start(spark, options(tmp_path))
 
-    assert [one.name for one in tmp_path.iterdir()] == ["t"]
+    assert [path.name for path in tmp_path.iterdir()] == ["t"]

@@ -19,7 +19,7 @@ def original(spark: SparkSession, directory: Path) -> list[Point]:
     run(pipeline, spark, options(directory, checkpoint=OFTEN))
     found = points(directory)
     assert len(found) >= 4
-    assert any(one.in_flight_bytes and one.shown for one in found)
+    assert any(point.in_flight_bytes and point.shown for point in found)
     return found
 
 
@@ -32,8 +32,8 @@ def forked(spark: SparkSession, directory: Path, chosen: list[Point]) -> None:
             .start(spark, options(directory, checkpoint=OFTEN, name=name))
             for name, table in forks.make()
         ]
-        ended = [one.wait(DEADLINE_S) for one in running]
-        assert all(one is not None and one.finished for one in ended)
+        ended = [entry.wait(DEADLINE_S) for entry in running]
+        assert all(entry is not None and entry.finished for entry in ended)
         forks.check()
     assert rows_of(directory / "table") == ALL
 
@@ -42,7 +42,7 @@ def test_a_checkpoint_with_rows_in_flight_restores_twice_at_once(
     spark: SparkSession, tmp_path: Path
 ) -> None:
     found = original(spark, tmp_path)
-    middle = [one for one in found if one.in_flight_bytes and one.shown]
+    middle = [point for point in found if point.in_flight_bytes and point.shown]
 
     forked(spark, tmp_path, [middle[len(middle) // 2]])
 

@@ -21,7 +21,7 @@ def files_of(page: str, directory: Path) -> Iterator[dict[str, ModuleType]]:
     """Write the files of a page and import them as a program in that directory would."""
     written = [write_file(kind, text, directory) for kind, text in blocks(page)]
     # pytest has a module of that name itself, and is told by it, not by us.
-    names = [one.stem for one in written if one is not None and one.stem != "conftest"]
+    names = [path.stem for path in written if path is not None and path.stem != "conftest"]
     sys.path.insert(0, str(directory))
     try:
         yield {name: importlib.import_module(name) for name in names}
@@ -33,7 +33,7 @@ def files_of(page: str, directory: Path) -> Iterator[dict[str, ModuleType]]:
 
 def test_every_row_is_an_order_or_a_dead_letter(spark: SparkSession, tmp_path: Path) -> None:
     bodies = ['{"id": 1, "amount": 1.5}', "{", "", None, '{"id": 3}', '{"id": "x", "amount": 2}']
-    raw = spark.createDataFrame([(one,) for one in bodies], "body string")
+    raw = spark.createDataFrame([(body,) for body in bodies], "body string")
 
     with files_of("how-to/dead-letters.md", tmp_path) as files:
         found = run_batch(files["orders"].pipeline, {"raw": raw})

@@ -154,4 +154,4 @@ def test_the_sides_of_a_join_are_known_by_their_sources(
         0,
     )
     assert str(tmp_path / "in") in files.place
-    assert [one.name for one in found[StepId("matched")].channels] == ["numbers", "renamed"]
+    assert [channel.name for channel in found[StepId("matched")].channels] == ["numbers", "renamed"]

@@ -47,8 +47,8 @@ def feed_seconds(directory: Path, starts: Iterable[int], length: int) -> None:
     """Let a file with a row for each second of a stretch appear, for each start."""
     for start in starts:
         rows: list[dict[str, object]] = [
-            {"id": one, "at": f"2026-01-01T00:{one // 60:02}:{one % 60:02}Z"}
-            for one in range(start, start + length)
+            {"id": number, "at": f"2026-01-01T00:{number // 60:02}:{number % 60:02}Z"}
+            for number in range(start, start + length)
         ]
         add_file(directory, f"{start:03}", rows)
         # Spark reads files in the order of their times.
@@ -61,7 +61,7 @@ def per_window(rows: DataFrame) -> DataFrame:
 
 
 def union(a: DataFrame, b: DataFrame) -> DataFrame:
-    first, second = (one.withWatermark("at", "1 second") for one in (a, b))
+    first, second = (frame.withWatermark("at", "1 second") for frame in (a, b))
     return per_window(first.unionByName(second))
 
 
@@ -194,7 +194,9 @@ def test_the_watermarks_of_a_snapshot_are_those_of_its_batch(
         into.mkdir(parents=True)
         store.blobs(cut.generation).fetch_tree(snapshot.state, into)
         if snapshot.batch >= 0:
-            found = [max(one.watermark_ms or 0, 0) for one in read_watermarks(into)]
+            found = [
+                max(read_watermark.watermark_ms or 0, 0) for read_watermark in read_watermarks(into)
+            ]
             smallest.append(min(found))
             spread.append(max(found) - min(found))
             logged.append(next_watermark_ms(into, snapshot.batch))
@@ -234,11 +236,11 @@ def seconds_reported(spark: SparkSession, directory: Path) -> tuple[dict[str, in
     backend = LocalBackend(directory / "store")
     store = PipelineStore.of(backend, find_pipeline(backend, "merged"))
     snapshots = store.manifests.read(done.last_checkpoint).snapshots
-    told = next(one for one in running.status().steps if one.name == "both")
+    told = next(step for step in running.status().steps if step.name == "both")
     assert told.kind == "batch"
-    return {str(one): _second(snapshots[one].watermark_ms) for one in snapshots}, _second(
-        told.watermark_ms
-    )
+    return {
+        str(snapshot): _second(snapshots[snapshot].watermark_ms) for snapshot in snapshots
+    }, _second(told.watermark_ms)
 
 
 def _second(at_ms: int | None) -> int:

@@ -134,7 +134,7 @@ def test_a_pipeline_that_loses_files_begins_again_and_ends_with_every_row(
 
     assert lost
     assert result.finished
-    assert table(tmp_path / "values", "value") == [(one,) for one in range(TOTAL)]
+    assert table(tmp_path / "values", "value") == [(number,) for number in range(TOTAL)]
 
 
 # -- other files of ours that Spark reads

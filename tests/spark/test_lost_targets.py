@@ -74,8 +74,8 @@ def test_targets_that_lost_commits_are_refused_and_the_offered_rewind_makes_them
     server.start()
     run(shop(database, copy, 6000), spark, given)
     server.stop(at_once=False)
-    for one in server.data.iterdir():
-        shutil.rmtree(one) if one.is_dir() else one.unlink()
+    for path in server.data.iterdir():
+        shutil.rmtree(path) if path.is_dir() else path.unlink()
     shutil.copytree(tmp_path / "backup", server.data, dirs_exist_ok=True)
     server.give_data()
     server.start()

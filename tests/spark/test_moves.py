@@ -74,22 +74,25 @@ def shown(tables: Path, versions: Mapping[str, str | None] | None = None) -> dic
             continue
         at = DeltaTable(tables / name, version=None if version is None else int(version))
         rows = at.to_pyarrow_table(columns=list(columns)).to_pylist()
-        found[name] = sorted(tuple(row[one] for one in columns) for row in rows)
+        found[name] = sorted(tuple(row[column] for column in columns) for row in rows)
     return found
 
 
 def versions_at(store: PipelineStore, decision: Decision) -> Mapping[str, str | None]:
     """What the sinks showed when a cut was decided and, if it commits, committed."""
     if decision.commit_point:
-        return {str(sink): one for sink, one in store.commits.read(decision.slot).versions.items()}
+        return {
+            str(sink): version
+            for sink, version in store.commits.read(decision.slot).versions.items()
+        }
     visible = store.manifests.read(decision.checkpoint_id).visible
-    return {str(sink): one for sink, one in visible.items()}
+    return {str(sink): text for sink, text in visible.items()}
 
 
 def spread(decisions: tuple[Decision, ...]) -> list[Decision]:
     """The first, and one of each kind in the middle."""
-    points = [one for one in decisions if not one.commit_point]
-    commits = [one for one in decisions if one.commit_point]
+    points = [decision for decision in decisions if not decision.commit_point]
+    commits = [decision for decision in decisions if decision.commit_point]
     chosen = {decisions[0], points[len(points) // 2], commits[len(commits) // 2]}
     return sorted(chosen, key=lambda one: one.slot, reverse=True)
 
@@ -126,17 +129,23 @@ def rewound_to(
             done = cutwater.rewind(NAME, to=to, store=directory / "store", yes=True)
             assert done.done
             assert shown(tables) == shown(tables, then), to
-            for one in done.sinks:
-                name = str(one.sink)
-                assert (one.rows, one.rows_removed) == (
+            for sink in done.sinks:
+                name = str(sink.sink)
+                assert (sink.rows, sink.rows_removed) == (
                     len(end[name]),
                     len(end[name]) - len(shown(tables)[name]),
                 )
             given = options(directory, checkpoint=OFTEN)
         run(numbers(tables, AT_ONCE, begun.total), spark, given)
         assert shown(tables) == end, to
-    rewinds = [one for one in store.log.read().decisions if one.kind is CheckpointKind.REWIND]
-    origins = [store.log.read().at(one.origin) for one in rewinds if one.origin is not None]
+    rewinds = [
+        decision
+        for decision in store.log.read().decisions
+        if decision.kind is CheckpointKind.REWIND
+    ]
+    origins = [
+        store.log.read().at(rewind.origin) for rewind in rewinds if rewind.origin is not None
+    ]
     assert origins == decisions
 
 
@@ -154,16 +163,16 @@ def begin(spark: SparkSession, directory: Path) -> Begun:
     total = (json.loads(offset)["sequence"] // 1000 + 3) * 1000
     run(numbers(tables, AT_ONCE, total), spark, options(directory, checkpoint=OFTEN))
     end = shown(tables)
-    assert end["every"] == [(one,) for one in range(total)]
+    assert end["every"] == [(number,) for number in range(total)]
     assert [found for _, found in end["sums"]] == [
-        sum(range(one, one + 1000)) for one in range(0, total - 2000, 1000)
+        sum(range(number, number + 1000)) for number in range(0, total - 2000, 1000)
     ]
     return Begun(total, store.log.read().decisions, end)
 
 
 def both_kinds(status: RunStatus) -> bool:
-    done = [one for one in status.checkpoints if one.status == "COMPLETED"]
-    commits = [one for one in done if one.commit_point]
+    done = [checkpoint for checkpoint in status.checkpoints if checkpoint.status == "COMPLETED"]
+    commits = [report for report in done if report.commit_point]
     return len(commits) >= 2 and len(done) - len(commits) >= 2
 
 
@@ -219,7 +228,7 @@ def test_a_fork_runs_beside_its_original_into_tables_of_its_own(
         spark, options(tmp_path, checkpoint=checkpoint)
     )
     try:
-        wait_until(original, lambda status: all(one.rows for one in status.steps), "rows")
+        wait_until(original, lambda status: all(step.rows for step in status.steps), "rows")
         asked = CheckpointRequest(CheckpointKind.SAVEPOINT, "before")
         taken = original._supervisor.checkpoint(asked, DEADLINE_S)
         assert taken is not None
@@ -242,7 +251,7 @@ def test_a_fork_runs_beside_its_original_into_tables_of_its_own(
         original.stop()
         original.wait(DEADLINE_S)
     count = len(table(tables / "every", "value"))
-    assert table(tables / "every", "value") == [(one,) for one in range(count)]
+    assert table(tables / "every", "value") == [(number,) for number in range(count)]
     assert not (tables / "every" / "_cutwater" / made.pipeline_id).exists()
     # The fork is a pipeline of its own, whose first checkpoint nobody keeps for ever.
     assert opened(tmp_path, "trial").log.read().decisions[0].kind is CheckpointKind.CHECKPOINT
@@ -268,10 +277,10 @@ def test_files_that_were_read_since_and_are_gone_stand_against_a_rewind(
         (incoming / name).write_text(f'{{"value": {len(name)}}}\n')
         run(files(), spark, options(tmp_path, available_now=True))
     decisions = opened(tmp_path, "files").log.read().decisions
-    shown = [versions_at(opened(tmp_path, "files"), one)["t"] for one in decisions]
+    shown = [versions_at(opened(tmp_path, "files"), decision)["t"] for decision in decisions]
     before = next(
-        str(one.checkpoint_id)
-        for one, version in zip(decisions, shown, strict=True)
+        str(decision.checkpoint_id)
+        for decision, version in zip(decisions, shown, strict=True)
         if version not in {None, "none", shown[-1]}
     )
     (incoming / "b b").rename(tmp_path / "hidden")
@@ -280,7 +289,7 @@ def test_files_that_were_read_since_and_are_gone_stand_against_a_rewind(
         cutwater.rewind("files", to=before, store=tmp_path / "store", yes=True)
     (tmp_path / "hidden").rename(incoming / "b b")
     done = cutwater.rewind("files", to=before, store=tmp_path / "store", yes=True)
-    assert [one.checked for one in done.sources] == [True]
+    assert [source.checked for source in done.sources] == [True]
     assert table(tmp_path / "t", "value") == [(1,)]
     run(files(), spark, options(tmp_path, available_now=True))
     assert table(tmp_path / "t", "value") == [(1,), (3,)]
@@ -302,9 +311,9 @@ def test_what_stands_against_a_rewind_is_said_and_nothing_is_changed(
     )
     entries = opened(tmp_path).log.read().entries
 
-    with pytest.raises(MoveRefused, match=r"sums: version .* written by somebody else"):
+    with pytest.raises(MoveRefused, match=r"sums: version .* written by another writer"):
         cutwater.rewind(NAME, to=to, store=store, yes=True)
-    with pytest.raises(MoveRefused, match="written by somebody else"):
+    with pytest.raises(MoveRefused, match="written by another writer"):
         numbers(tables, AT_ONCE).start(spark, options(tmp_path, start_from=to))
     assert opened(tmp_path).log.read().entries == entries
     moved = numbers(tmp_path / "elsewhere", AT_ONCE, 5000)

@@ -55,7 +55,7 @@ def test_a_running_pipeline_is_operated_through_its_store(
     shown = here(tmp_path, "checkpoints", "show", "union", str(aborted["checkpoint"]["id"]))
 
     # What was asked for has been taken, under the names and kinds that were asked for.
-    taken = {one["id"]: one for one in after["checkpoints"]}
+    taken = {checkpoint["id"]: checkpoint for checkpoint in after["checkpoints"]}
     assert saved["checkpoint"]["checkpoint_type"] == "SAVEPOINT"
     assert taken[saved["checkpoint"]["id"]]["name"] == "before"
     assert taken[full["checkpoint"]["id"]]["kind"] == "FULL"
@@ -64,12 +64,12 @@ def test_a_running_pipeline_is_operated_through_its_store(
     assert "there is a savepoint before already" in again.stdout
     assert (refused.returncode, "CW-604" in refused.stdout) == (3, True)
     assert verified["sound"] is True
-    completed = {one for one in taken if taken[one]["status"] == "COMPLETED"}
-    assert {one["id"] for one in verified["checkpoints"]} == completed
+    completed = {entry for entry in taken if taken[entry]["status"] == "COMPLETED"}
+    assert {checkpoint["id"] for checkpoint in verified["checkpoints"]} == completed
     # A savepoint that could not be taken was no end, and its name was free for the next.
     assert still == "RUNNING"
-    failures = {one["failure_message"] for one in after["checkpoints"]} - {None}
-    assert any("could not store its snapshot" in one for one in failures)
+    failures = {checkpoint["failure_message"] for checkpoint in after["checkpoints"]} - {None}
+    assert any("could not store its snapshot" in failure for failure in failures)
     # One that was aborted has failed for that reason, and the pipeline went on.
     number = aborted["checkpoint"]["id"]
     why = "it was aborted on request (a test wants it)"
@@ -78,7 +78,7 @@ def test_a_running_pipeline_is_operated_through_its_store(
     # The list is in order, and says of every step how it fared.
     assert list(taken) == sorted(taken)
     assert set(taken[full["checkpoint"]["id"]]["tasks"]) == {"web", "stores", "sales"}
-    assert all(one["end_to_end_duration"] is not None for one in taken.values())
+    assert all(entry["end_to_end_duration"] is not None for entry in taken.values())
     (recovery,) = after["recoveries"]
     assert recovery["checkpoint_id"] is None
     assert recovery["first_batch"] > 0
@@ -107,13 +107,16 @@ def test_a_running_pipeline_is_operated_through_its_store(
     recoveries = look(tmp_path, "checkpoints", "list", "union")["recoveries"]
     assert finished.finished
     assert table(tmp_path / "table", "channel", "value") == expected(total, total // 2)
-    assert [one["checkpoint_id"] for one in recoveries] == [None, last["id"]]
+    assert [recovery["checkpoint_id"] for recovery in recoveries] == [None, last["id"]]
     assert recoveries[1]["state_size"] == last["state_size"]
     assert recoveries[1]["first_batch"] is not None
 
 
 def expected(web: int, stores: int) -> list[tuple[str, int]]:
-    return [*(("store", one) for one in range(stores)), *(("web", one) for one in range(web))]
+    return [
+        *(("store", number) for number in range(stores)),
+        *(("web", number) for number in range(web)),
+    ]
 
 
 def refuse(*_: object) -> tuple[BlobRef, ...]:
@@ -121,12 +124,12 @@ def refuse(*_: object) -> tuple[BlobRef, ...]:
 
 
 def has_committed_rows(status: RunStatus) -> bool:
-    done = [one for one in status.checkpoints if one.status == "COMPLETED"]
+    done = [checkpoint for checkpoint in status.checkpoints if checkpoint.status == "COMPLETED"]
     return len(done) >= 2 and any(step.rows for step in status.steps if step.name == "sales")
 
 
 def is_pending(status: RunStatus) -> bool:
-    return any(one.status == "IN_PROGRESS" for one in status.checkpoints)
+    return any(checkpoint.status == "IN_PROGRESS" for checkpoint in status.checkpoints)
 
 
 def operate(directory: Path, *arguments: str) -> Any:  # noqa: ANN401 - a finished process

@@ -45,7 +45,7 @@ def check(database: Database, total: int) -> None:
     assert database.numbers("SELECT id FROM orders ORDER BY 1") == list(range(total))
     others = "SELECT count(*) FROM orders WHERE took IS DISTINCT FROM make_interval(secs => id)"
     assert database.numbers(others) == [0]
-    expected = sorted((one % PARTS, one) for one in range(total - PARTS, total))
+    expected = sorted((number % PARTS, number) for number in range(total - PARTS, total))
     assert database.query("SELECT part, value FROM newest ORDER BY 1") == [
         [str(part), str(value)] for part, value in expected
     ]
@@ -91,7 +91,7 @@ def test_a_pipeline_is_blocked_by_a_row_goes_on_by_itself_and_can_be_rewound(
     given = {"to": str(first.last_checkpoint), "store": tmp_path / "store"}
     preview = cutwater.rewind("shop", **given)  # type: ignore[arg-type]
     assert not preview.refused
-    assert {one.rows_then for one in preview.sinks} == {total, PARTS}
+    assert {sink.rows_then for sink in preview.sinks} == {total, PARTS}
     cutwater.rewind("shop", yes=True, **given)  # type: ignore[arg-type]
     check(database, total)
     run(shop(total + 2000), spark, given_options)
@@ -100,7 +100,7 @@ def test_a_pipeline_is_blocked_by_a_row_goes_on_by_itself_and_can_be_rewound(
     database.query("UPDATE newest SET value = 0 WHERE part = 3")
     refused = cutwater.rewind("shop", **given)  # type: ignore[arg-type]
     assert "1 of the 7 rows that were written since then" in " ".join(refused.refused)
-    stored = [one.read_bytes() for one in (tmp_path / "store").rglob("*") if one.is_file()]
+    stored = [path.read_bytes() for path in (tmp_path / "store").rglob("*") if path.is_file()]
     assert PASSWORD.encode() not in b"".join(stored)
     assert PASSWORD not in caplog.text
 

@@ -203,7 +203,7 @@ def test_values_that_postgres_cannot_hold_are_refused_with_their_column(
     write(sink, spark.range(1).selectExpr("id", *(f"{v} AS {name}" for name, v in good.items())))
     for name, (value, reason) in bad.items():
         chosen = {**good, name.strip(): value}
-        rows = spark.range(3).selectExpr("id", *(f"{v} AS {one}" for one, v in chosen.items()))
+        rows = spark.range(3).selectExpr("id", *(f"{v} AS {text}" for text, v in chosen.items()))
         with pytest.raises(SinkError, match=reason):
             sink.stage(FrameRows(rows), Generation(1), BatchId(5))
 
@@ -277,7 +277,7 @@ def test_an_upsert_refuses_keys_that_come_twice_or_are_null(
     write(sink, spark.range(10).repartition(3).selectExpr("id AS k", "1 AS v"))
     write(sink, spark.range(5, 15).selectExpr("id AS k", "2 AS v"), slot=2)
 
-    expected = [[str(one), "2" if one >= 5 else "1"] for one in range(15)]
+    expected = [[str(number), "2" if number >= 5 else "1"] for number in range(15)]
     assert database.query("SELECT k, v FROM t ORDER BY k") == expected
     # In other tasks, so that only the whole batch shows it.
     twice = spark.range(0, 20, numPartitions=4).selectExpr("if(id = 19, 0, id) AS k", "3 AS v")

@@ -178,7 +178,7 @@ def version_of(file: Path) -> int:
 
 
 def found(root: Path) -> set[str]:
-    return {one.relative_to(root).as_posix() for one in root.rglob("*") if one.is_file()}
+    return {path.relative_to(root).as_posix() for path in root.rglob("*") if path.is_file()}
 
 
 def test_the_files_of_a_batch_are_its_own_and_not_those_of_later_ones(finished: Path) -> None:
@@ -257,7 +257,7 @@ def test_files_of_other_timelines_are_never_taken(
     """A repeated task leaves a whole snapshot of its own, of the same version and newer."""
     world = World(often, KINDS["aggregation"], inputs)
     batches = [BatchId(batch) for batch in range(FILES)]
-    names, state = [files_of(checkpoint, one) for one in batches], world.state(checkpoint, AT)
+    names, state = [files_of(checkpoint, batch) for batch in batches], world.state(checkpoint, AT)
     other = "ffffffff-ffff-4fff-bfff-ffffffffffff"
     for store in checkpoint.glob("state/0/[0-9]*"):
         latest = max(store.glob("*.zip"), key=version_of)
@@ -265,7 +265,7 @@ def test_files_of_other_timelines_are_never_taken(
             shutil.copyfile(latest, store / f"{version}_{other}.zip")
             shutil.copyfile(latest, store / f"{version}_{other}.changelog")
 
-    assert [files_of(checkpoint, one) for one in batches] == names
+    assert [files_of(checkpoint, batch) for batch in batches] == names
     pin(checkpoint, AT, tmp_path / "pins")
     assert world.state(tmp_path / "pins", AT) == state
 
@@ -389,7 +389,7 @@ def test_a_lineage_longer_than_a_block_is_read(spark: SparkSession, tmp_path: Pa
     expected = [
         StateVersion(version, str(uuid.UUID(int=version * 7**40))) for version in range(5, 90)
     ]
-    lineage = [{"version": one.version, "checkpointUniqueId": one.id} for one in expected]
+    lineage = [{"version": row.version, "checkpointUniqueId": row.id} for row in expected]
     java = jvm(spark)
     file = java.java.io.FileOutputStream(str(tmp_path / "changelog"))
     out = java.java.io.DataOutputStream(java.net.jpountz.lz4.LZ4BlockOutputStream(file, 64))

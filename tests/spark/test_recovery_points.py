@@ -22,7 +22,7 @@ from tests.spark.runs import example, files_below, options, run, wait_until
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.protocol.cut import Cut
-from cutwater.sinks.foreach_batch import Told
+from cutwater.sinks.foreach_batch import CommitInfo
 from cutwater.store.backends.location import existing_backend
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify
@@ -43,7 +43,7 @@ def pipeline_of(tables: Path, total: int) -> Pipeline:
     def counts(numbers: DataFrame) -> DataFrame:
         return numbers.groupBy((F.col("value") % 3).alias("part")).count()
 
-    def write(frame: DataFrame, told: Told) -> None:
+    def write(frame: DataFrame, told: CommitInfo) -> None:
         rows = [(told.slot, row["value"]) for row in frame.collect()]
         with closing(sqlite3.connect(tables / "function.db")) as database, database:
             database.execute("CREATE TABLE IF NOT EXISTS rows (slot INTEGER, value INTEGER)")
@@ -51,7 +51,7 @@ def pipeline_of(tables: Path, total: int) -> Pipeline:
             if last < told.slot:
                 database.executemany("INSERT INTO rows VALUES (?, ?)", rows)
 
-    def take_back(told: Told, slot: int | None) -> None:
+    def take_back(told: CommitInfo, slot: int | None) -> None:
         del told
         with closing(sqlite3.connect(tables / "function.db")) as database, database:
             database.execute("DELETE FROM rows WHERE slot > ?", (slot or 0,))
@@ -74,9 +74,9 @@ def pipeline_of(tables: Path, total: int) -> Pipeline:
 def shown(spark: SparkSession, tables: Path, database: Database) -> dict[str, list[Any]]:
     """What each sink shows, read by other programs where there are any."""
     with closing(sqlite3.connect(tables / "function.db")) as function:
-        handed = [one for (one,) in function.execute("SELECT value FROM rows ORDER BY 1")]
+        handed = [entry for (entry,) in function.execute("SELECT value FROM rows ORDER BY 1")]
     with closing(sqlite3.connect(tables / "own.db")) as own:
-        orders = [one for (one,) in own.execute("SELECT id FROM orders ORDER BY 1")]
+        orders = [entry for (entry,) in own.execute("SELECT id FROM orders ORDER BY 1")]
     tallies = [
         row
         for file in (tables / "tallies").glob("part-*.json")
@@ -86,7 +86,7 @@ def shown(spark: SparkSession, tables: Path, database: Database) -> dict[str, li
     return {
         "delta": sorted(DeltaTable(tables / "delta").to_pyarrow_table()["value"].to_pylist()),
         "parquet": sorted(
-            one for file in files for one in pq.read_table(file)["value"].to_pylist()
+            entry for file in files for entry in pq.read_table(file)["value"].to_pylist()
         ),
         "tallies": sorted((row["part"], row["count"]) for row in tallies),
         "table": sorted(row["value"] for row in spark.table(TABLE).collect()),
@@ -107,7 +107,7 @@ def cuts(store: Path) -> list[Cut]:
     """All checkpoints that are kept, oldest first."""
     backend = existing_backend(store)
     opened = PipelineStore.of(backend, identify(backend, NAME)[1])
-    return [opened.manifests.read(one) for one in sorted(opened.manifests.ids())]
+    return [opened.manifests.read(number) for number in sorted(opened.manifests.ids())]
 
 
 def staged(tables: Path, database: Database) -> dict[str, int]:
@@ -115,7 +115,7 @@ def staged(tables: Path, database: Database) -> dict[str, int]:
     with closing(sqlite3.connect(tables / "own.db")) as own:
         (rows,) = own.execute("SELECT count(*) FROM staged").fetchone()
     hidden = [*files_below(tables, ".parquet"), *files_below(tables, ".json")]
-    waiting = [one for one in hidden if any(part.startswith("b0000") for part in one.parts)]
+    waiting = [path for path in hidden if any(part.startswith("b0000") for part in path.parts)]
     return {
         "files": len(waiting),
         "postgres": len(database.query("SELECT 1 FROM pg_class WHERE relname LIKE 's\\_%'")),
@@ -164,7 +164,7 @@ def test_every_sink_commits_again_what_a_checkpoint_between_two_commits_carries(
     assert before == expected(total)
 
     carrying = [
-        one for one in cuts(tmp_path / "store") if one.carried and all(one.carried.values())
+        cut for cut in cuts(tmp_path / "store") if cut.carried and all(cut.carried.values())
     ]
     # Its rows were committed by the checkpoint that the run ended with.
     target = carrying[-2]

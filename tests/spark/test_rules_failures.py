@@ -65,7 +65,7 @@ def test_a_failure_that_passes_leaves_no_trace(
 
     assert result.finished
     assert result.restarts == 1
-    assert table(tmp_path / "t", "value") == [(one,) for one in range(TOTAL)]
+    assert table(tmp_path / "t", "value") == [(number,) for number in range(TOTAL)]
 
 
 @pytest.mark.parametrize("way", WAYS)
@@ -85,7 +85,7 @@ def test_a_failure_names_the_line_and_the_cause(
     # What was committed before is whole, and a run without the cause goes on from there.
     result = run(failing(tmp_path, number, way), spark, options(tmp_path))
     assert result.finished
-    assert table(tmp_path / "t", "value") == [(one,) for one in range(TOTAL)]
+    assert table(tmp_path / "t", "value") == [(number,) for number in range(TOTAL)]
 
 
 def raising_line() -> int:

@@ -92,20 +92,24 @@ class Watch:
                     ends[int(file.name)] = [json.loads(line) for line in lines if line != "-"]
 
     def events(self, step: str) -> list[dict[str, object]]:
-        return [one for one in self.entries.get(step, ()) if "event" in one]
+        return [entry for entry in self.entries.get(step, ()) if "event" in entry]
 
     def barriers(self, step: str) -> dict[int, int]:
         """Where each checkpoint's barrier went in the step's channel."""
         return {
-            int(str(one["barrier"])): int(str(one["end"]))
-            for one in self.entries[step]
-            if "barrier" in one
+            int(str(entry["barrier"])): int(str(entry["end"]))
+            for entry in self.entries[step]
+            if "barrier" in entry
         }
 
     def batch_ends(self, step: str) -> list[dict[str, int]]:
         """Up to where each batch of a query read each channel."""
         return [
-            {str(one["channel"]): int(str(one["position"])) for one in lines if "channel" in one}
+            {
+                str(line["channel"]): int(str(line["position"]))
+                for line in lines
+                if "channel" in line
+            }
             for _, lines in sorted(self.ends[step].items())
         ]
 
@@ -149,7 +153,7 @@ def test_every_barrier_lies_between_two_batches_of_its_reader(
     watch.until_end(pipeline.start(spark, options(tmp_path, checkpoint=QUICK)))
 
     lefts, rights = watch.barriers("left"), watch.barriers("right")
-    places = [{"left": lefts[one], "right": rights[one]} for one in lefts.keys() & rights.keys()]
+    places = [{"left": lefts[left], "right": rights[left]} for left in lefts.keys() & rights.keys()]
     reached = [{"left": 0, "right": 0}] + [
         {"left": 0, "right": 0, **ends} for ends in watch.batch_ends("both")
     ]
@@ -161,11 +165,11 @@ def test_every_barrier_lies_between_two_batches_of_its_reader(
         whole = len(watch.events(step))
         gone = [events - files for events, files in watch.kept[step] if events < whole]
         assert max(gone) > whole / 4, (gone, whole)
-    assert table(tmp_path / "t", "value") == [(one,) for one in range(6000)]
+    assert table(tmp_path / "t", "value") == [(number,) for number in range(6000)]
 
 
 def _is_behind(place: dict[str, int], last: dict[str, int]) -> bool:
-    return all(place[one] <= last[one] for one in place)
+    return all(place[text] <= last[text] for text in place)
 
 
 # -- room (F17, F24, F25)
@@ -194,7 +198,7 @@ def test_a_reader_makes_room_by_reading(
     result = run(pipeline, spark, options(tmp_path, checkpoint=checkpoint))
 
     assert result.finished
-    assert table(tmp_path / "t", "value") == [(one,) for one in range(800)]
+    assert table(tmp_path / "t", "value") == [(number,) for number in range(800)]
 
 
 @pytest.mark.parametrize("waiting", ["numbers", "passed"], ids=["query", "batch"])
@@ -284,7 +288,7 @@ def test_a_batch_is_one_spark_job_and_a_small_one_is_one_file(
     assert files["numbers"] == [2, 1, 1, 1, 1]
     assert set(files["passed"]) == {1}, files
     for name in ("t", "u", "v"):
-        assert table(tmp_path / name, "value") == [(one,) for one in range(1000)]
+        assert table(tmp_path / name, "value") == [(number,) for number in range(1000)]
 
 
 # -- silence (F23)
@@ -293,7 +297,7 @@ def test_a_batch_is_one_spark_job_and_a_small_one_is_one_file(
 def test_an_idle_pipeline_runs_no_batches_and_keeps_no_files_of_rows(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    events_of(tmp_path / "in", "one", [{"value": one} for one in range(10)])
+    events_of(tmp_path / "in", "one", [{"value": number} for number in range(10)])
     pipeline = Pipeline("idle")
 
     @pipeline.source(chain=False)
@@ -308,7 +312,9 @@ def test_an_idle_pipeline_runs_no_batches_and_keeps_no_files_of_rows(
     pipeline.sink("u", sinks.delta(str(tmp_path / "u")), of=lambda lines: lines.select("*"))
     checkpoint = CheckpointConfig(interval="200ms", min_pause="10ms")
     running = pipeline.start(spark, options(tmp_path, checkpoint=checkpoint))
-    wait_until(running, lambda status: all(one.rows for one in status.steps), "ten rows everywhere")
+    wait_until(
+        running, lambda status: all(step.rows for step in status.steps), "ten rows everywhere"
+    )
     running.checkpoint(60)
     quiet = running.status()
     watch = Watch(tmp_path / "scratch", monkeypatch)
@@ -319,7 +325,8 @@ def test_an_idle_pipeline_runs_no_batches_and_keeps_no_files_of_rows(
     later = wait_until(
         running,
         lambda status: any(
-            one.id >= first + 25 and one.status == "COMPLETED" for one in status.checkpoints
+            checkpoint.id >= first + 25 and checkpoint.status == "COMPLETED"
+            for checkpoint in status.checkpoints
         ),
         "more checkpoints than an empty batch would take",
     )
@@ -330,12 +337,12 @@ def test_an_idle_pipeline_runs_no_batches_and_keeps_no_files_of_rows(
 
     assert before["lines"] >= 1
     assert left == []
-    assert {one.name: one.batch for one in later.steps} == {
-        one.name: one.batch for one in quiet.steps
+    assert {step.name: step.batch for step in later.steps} == {
+        step.name: step.batch for step in quiet.steps
     }
     assert {step: len(watch.events(step)) for step in watch.entries} == before
-    assert table(tmp_path / "t", "value") == [(one,) for one in range(10)]
-    assert table(tmp_path / "u", "value") == [(one,) for one in range(10)]
+    assert table(tmp_path / "t", "value") == [(number,) for number in range(10)]
+    assert table(tmp_path / "u", "value") == [(number,) for number in range(10)]
 
 
 def test_a_batch_without_rows_wakes_nobody(
@@ -360,7 +367,7 @@ def test_a_batch_without_rows_wakes_nobody(
         pipeline.start(spark, options(tmp_path, checkpoint=CheckpointConfig(interval="5s")))
     )
 
-    assert [one["rows"] for one in watch.events("few")] in ([1, 1], [2])
+    assert [event["rows"] for event in watch.events("few")] in ([1, 1], [2])
     assert table(tmp_path / "t", "value") == [(950,), (1950,)]
     assert table(tmp_path / "u", "value") == [(950,), (1950,)]
 
@@ -388,7 +395,7 @@ def test_an_idle_input_does_not_hold_up_a_busy_one(spark: SparkSession, tmp_path
 
     assert report.status == "COMPLETED"
     assert len(shown) >= 500
-    assert shown == [(one,) for one in range(len(shown))]
+    assert shown == [(number,) for number in range(len(shown))]
 
 
 def test_timers_of_processing_time_do_not_keep_a_pipeline_from_its_end(
@@ -462,7 +469,7 @@ def of_different_patience(directory: Path) -> Pipeline:
 
 
 def has_overtaken(status: RunStatus) -> bool:
-    met = {one.name: one.alignment for one in status.steps}
+    met = {step.name: step.alignment for step in status.steps}
     return all(found or name == "numbers" for name, found in met.items()) and any(
         found.recorded_bytes for found in met.values() if found
     )
@@ -475,7 +482,8 @@ def test_each_step_overtakes_by_its_own_options(spark: SparkSession, tmp_path: P
     wait_until(
         running,
         lambda status: (
-            status.steps[0].rows == 400 and all(one.messages >= 7 for one in status.channels)
+            status.steps[0].rows == 400
+            and all(channel.messages >= 7 for channel in status.channels)
         ),
         "seven Events in flight to each",
     )
@@ -489,7 +497,7 @@ def test_each_step_overtakes_by_its_own_options(spark: SparkSession, tmp_path: P
 
     (report,) = taken
     # What each waits for, and what has been recorded, is shown while it is under way.
-    met = {one.name: one.alignment for one in status.steps}
+    met = {step.name: step.alignment for step in status.steps}
     eager, patient, whole = met["eager"], met["patient"], met["whole"]
     assert met["numbers"] is None
     assert eager is not None

@@ -302,7 +302,7 @@ def test_only_work_without_memory_runs_as_batch_jobs(
     spark: SparkSession, tmp_path: Path, work: Callable[[DataFrame], DataFrame], way: str
 ) -> None:
     running = over_a_channel(work, tmp_path).start(spark, options(tmp_path))
-    kinds = {one.name: one.kind for one in running.status().steps}
+    kinds = {step.name: step.kind for step in running.status().steps}
     result = running.wait(240)
 
     assert kinds[work.__name__] == way
@@ -358,7 +358,7 @@ def test_a_step_joins_a_channel_with_itself(spark: SparkSession, tmp_path: Path)
 
     run(pipeline, spark, options(tmp_path))
 
-    assert table(tmp_path / "t", "value") == [(one,) for one in range(500) for _ in range(2)]
+    assert table(tmp_path / "t", "value") == [(number,) for number in range(500) for _ in range(2)]
 
 
 def test_two_views_of_one_source_meet_in_one_step(spark: SparkSession, tmp_path: Path) -> None:
@@ -380,4 +380,4 @@ def test_two_views_of_one_source_meet_in_one_step(spark: SparkSession, tmp_path:
     wait_until(running, lambda status: len(status.channels) == 2, "two inputs")
     assert running.wait(240) is not None
 
-    assert table(tmp_path / "t", "value") == [(one,) for one in range(1000)]
+    assert table(tmp_path / "t", "value") == [(number,) for number in range(1000)]

@@ -85,7 +85,7 @@ def test_a_window_that_was_due_when_the_cut_was_made_comes_after_the_restore(
     add_file(
         tmp_path / "in",
         "all",
-        [{"at": f"2026-01-01T00:00:{one:02}Z"} for one in (1, 2, 3, 40)],
+        [{"at": f"2026-01-01T00:00:{number:02}Z"} for number in (1, 2, 3, 40)],
     )
     # Without batches of no data the window stays due, for as long as the pipeline runs.
     with setting(spark, NO_DATA_BATCHES, "false"):
@@ -128,18 +128,20 @@ def test_a_second_run_reads_exactly_the_rest(
         return made
 
     now = options(tmp_path, available_now=True)
-    add_file(tmp_path / "in", "a", [{"value": one} for one in range(100)])
+    add_file(tmp_path / "in", "a", [{"value": number} for number in range(100)])
     first = run(pipeline(), spark, now)
     shown = table(tmp_path / "t", "value", "twice")
     nothing = run(pipeline(), spark, now)
-    add_file(tmp_path / "in", "b", [{"value": one} for one in range(100, 150)])
+    add_file(tmp_path / "in", "b", [{"value": number} for number in range(100, 150)])
     second = run(pipeline(), spark, now)
 
     assert first.finished
     assert nothing.finished
     assert second.finished
-    assert shown == [(one, one * 2) for one in range(100)]
-    assert table(tmp_path / "t", "value", "twice") == [(one, one * 2) for one in range(150)]
+    assert shown == [(number, number * 2) for number in range(100)]
+    assert table(tmp_path / "t", "value", "twice") == [
+        (number, number * 2) for number in range(150)
+    ]
 
 
 # -- what was in flight is read in pieces of the usual size (F42)
@@ -175,7 +177,8 @@ def test_what_was_in_flight_is_read_within_the_limit_of_a_batch(
     wait_until(
         running,
         lambda status: (
-            status.steps[0].rows == 400 and all(one.messages >= 7 for one in status.channels)
+            status.steps[0].rows == 400
+            and all(channel.messages >= 7 for channel in status.channels)
         ),
         "seven Events in flight to each",
     )
@@ -189,10 +192,12 @@ def test_what_was_in_flight_is_read_within_the_limit_of_a_batch(
 
     assert result is not None
     assert result.finished
-    batches = {one.name: one.batch for one in again.status().steps if one.name != "numbers"}
+    batches = {step.name: step.batch for step in again.status().steps if step.name != "numbers"}
     assert batches == {"firsts": 7, "doubled": 7}
-    assert table(tmp_path / "t", "value") == [(one,) for one in range(400)]
-    assert table(tmp_path / "u", "value", "twice") == [(one, one * 2) for one in range(400)]
+    assert table(tmp_path / "t", "value") == [(number,) for number in range(400)]
+    assert table(tmp_path / "u", "value", "twice") == [
+        (number, number * 2) for number in range(400)
+    ]
 
 
 # -- what was staged and is staged again
@@ -257,8 +262,8 @@ def test_a_pipeline_goes_on_from_a_snapshot_of_rocksdb(spark: SparkSession, tmp_
     backend = LocalBackend(tmp_path / "store")
     store = PipelineStore.of(backend, find_pipeline(backend, "sums"))
     cut = store.manifests.read(report.id)
-    for one in cut.snapshots.values():
-        store.blobs(cut.generation).fetch_tree(one.state, tmp_path / "state")
+    for snapshot in cut.snapshots.values():
+        store.blobs(cut.generation).fetch_tree(snapshot.state, tmp_path / "state")
     position = json.loads(next(iter(cut.stream_positions.values())))["sequence"]
 
     result = run(sums(tmp_path, position + 500), spark, options(tmp_path))
@@ -266,9 +271,9 @@ def test_a_pipeline_goes_on_from_a_snapshot_of_rocksdb(spark: SparkSession, tmp_
     assert list((tmp_path / "state").rglob("*.zip"))
     assert result.finished
     count = min(KEYS, position + 500)
-    assert table(tmp_path / "t", "value", "key") == [(one, one) for one in range(count)]
+    assert table(tmp_path / "t", "value", "key") == [(number, number) for number in range(count)]
 
 
 def zips(directory: Path) -> list[Path]:
     found = files_below(directory / "scratch", ".zip")
-    return [one for one in found if "query/state/" in one.as_posix()]
+    return [path for path in found if "query/state/" in path.as_posix()]

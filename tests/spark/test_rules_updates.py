@@ -61,7 +61,7 @@ def test_a_batch_holds_the_newest_row_of_each_key_alone(
     spark: SparkSession, tmp_path: Path, way: str
 ) -> None:
     running = counting(tmp_path, way).start(spark, options(tmp_path))
-    kinds = {one.name: one.kind for one in running.status().steps}
+    kinds = {step.name: step.kind for step in running.status().steps}
     try:
         wait_until(running, several_events, "several Events")
     finally:
@@ -70,7 +70,7 @@ def test_a_batch_holds_the_newest_row_of_each_key_alone(
 
     assert kinds["newest"] == way
     assert result is not None
-    files = [Path(one) for one in DeltaTable(tmp_path / "t").file_uris()]
+    files = [Path(text) for text in DeltaTable(tmp_path / "t").file_uris()]
     for file in files:
         keys = pq.ParquetFile(file).read(["key"])["key"].to_pylist()
         assert len(keys) == len(set(keys))
@@ -80,9 +80,9 @@ def test_a_batch_holds_the_newest_row_of_each_key_alone(
     assert len(rows) < updates
     possible = set(range(FIRST, TOTAL // KEYS + 1, FIRST))
     assert {total for _, total in rows} <= possible
-    last = {key: max(total for one, total in rows if one == key) for key in range(KEYS)}
+    last = {key: max(total for row, total in rows if row == key) for key in range(KEYS)}
     assert last == dict.fromkeys(range(KEYS), TOTAL // KEYS)
 
 
 def several_events(status: RunStatus) -> bool:
-    return next(one.batch for one in status.steps if one.name == "counts") >= 5
+    return next(step.batch for step in status.steps if step.name == "counts") >= 5

@@ -77,7 +77,7 @@ def test_a_join_of_two_branches_is_that_of_all_rows(spark: SparkSession) -> None
     joined = run_batch(pipeline, {"numbers": rows(spark, 50), "prices": prices})["joined"]
 
     assert collected(joined.select("value", "twice", "thrice", "price")) == sorted(
-        ((one, one * 2, one * 3, 9) for one in range(50)), key=repr
+        ((number, number * 2, number * 3, 9) for number in range(50)), key=repr
     )
 
 

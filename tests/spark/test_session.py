@@ -262,7 +262,7 @@ def test_a_jvm_that_does_not_start_says_why_in_its_own_words(tmp_path: Path) -> 
         "[CW-601] Spark did not start on local[1]: the JVM ended with exit code"
     )
     assert "Improperly specified VM option 'MaxRAMPercentage=nonsense'" in found["refused"]
-    assert [one.name for one in tmp_path.iterdir()] == [f"cutwater-{os.getuid()}"]
+    assert [path.name for path in tmp_path.iterdir()] == [f"cutwater-{os.getuid()}"]
 
 
 def test_a_foreign_session_is_told_what_is_wrong_with_it() -> None:

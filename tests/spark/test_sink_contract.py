@@ -19,7 +19,7 @@ from tests.spark.runs import example
 
 from cutwater import sinks
 from cutwater.sinks.base import Sink
-from cutwater.sinks.foreach_batch import ForeachBatchTarget, Told
+from cutwater.sinks.foreach_batch import CommitInfo, ForeachBatchTarget
 from cutwater.sinks.registry import reopen
 from cutwater.testing import SinkContract
 from cutwater.testing.sink_contract.harness import PIPELINE, SINK
@@ -30,9 +30,9 @@ def in_sight(directory: Path, suffix: str) -> list[Path]:
     found = directory.rglob(f"*{suffix}")
     hidden = (".", "_")
     return [
-        one
-        for one in found
-        if not any(part.startswith(hidden) for part in one.relative_to(directory).parts)
+        path
+        for path in found
+        if not any(part.startswith(hidden) for part in path.relative_to(directory).parts)
     ]
 
 
@@ -50,7 +50,7 @@ class TestDeltaAppend(SinkContract):
                     files.pop(action["remove"]["path"], None)
                 if "add" in action:
                     files[action["add"]["path"]] = None
-        return sorted(one for file in files for one in ids_in(table / file))
+        return sorted(number for file in files for number in ids_in(table / file))
 
 
 class TestParquetFiles(SinkContract):
@@ -58,12 +58,12 @@ class TestParquetFiles(SinkContract):
         return sinks.files(str(directory / "out [of] ü"), partition_by=["kind"])
 
     def frame(self, spark: SparkSession, ids: Sequence[int]) -> DataFrame:
-        rows = [(one, None if one % 3 == 0 else f"a/b {one % 3}") for one in ids]
+        rows = [(number, None if number % 3 == 0 else f"a/b {number % 3}") for number in ids]
         return spark.createDataFrame(rows, "id long, kind string")
 
     def shown(self, directory: Path) -> list[int]:
         found = in_sight(directory / "out [of] ü", ".parquet")
-        return sorted(one for file in found for one in ids_in(file))
+        return sorted(number for file in found for number in ids_in(file))
 
 
 @pytest.mark.long
@@ -75,7 +75,7 @@ class TestJsonFiles(SinkContract):
     def shown(self, directory: Path) -> list[int]:
         found = in_sight(directory / "out", ".json.gz")
         return sorted(
-            one for file in found for one in pyarrow.json.read_json(file)["id"].to_pylist()
+            entry for file in found for entry in pyarrow.json.read_json(file)["id"].to_pylist()
         )
 
 
@@ -87,7 +87,9 @@ class TestCsvFilesOverwritten(SinkContract):
 
     def shown(self, directory: Path) -> list[int]:
         found = in_sight(directory / "out", ".csv")
-        return sorted(one for file in found for one in pyarrow.csv.read_csv(file)["id"].to_pylist())
+        return sorted(
+            entry for file in found for entry in pyarrow.csv.read_csv(file)["id"].to_pylist()
+        )
 
 
 class TestForeachBatch(SinkContract):
@@ -98,7 +100,7 @@ class TestForeachBatch(SinkContract):
     def target(self, directory: Path) -> Sink:
         path = directory / "rows.db"
 
-        def write(frame: DataFrame, told: Told) -> None:
+        def write(frame: DataFrame, told: CommitInfo) -> None:
             rows = [(told.slot, row["id"]) for row in frame.select("id").collect()]
             with closing(sqlite3.connect(path, timeout=30, isolation_level=None)) as database:
                 database.execute("BEGIN IMMEDIATE")
@@ -108,7 +110,7 @@ class TestForeachBatch(SinkContract):
                     database.executemany("INSERT INTO rows VALUES (?, ?)", rows)
                 database.execute("COMMIT")
 
-        def take_back(told: Told, slot: int | None) -> None:
+        def take_back(told: CommitInfo, slot: int | None) -> None:
             assert (told.generation, told.batch) == (None, None)
             with closing(sqlite3.connect(path)) as database, database:
                 database.execute("DELETE FROM rows WHERE slot > ?", (slot or 0,))
@@ -157,7 +159,7 @@ def sqlite_ids(path: Path, table: str) -> list[int]:
         known = database.execute("SELECT 1 FROM sqlite_master WHERE name = ?", (table,))
         if known.fetchone() is None:
             return []
-        return [one for (one,) in database.execute(f"SELECT id FROM {table} ORDER BY id")]
+        return [entry for (entry,) in database.execute(f"SELECT id FROM {table} ORDER BY id")]
 
 
 def ids_in(file: Path) -> list[int]:

@@ -28,7 +28,7 @@ from cutwater.errors import NotReadable, SinkError
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
 from cutwater.protocol.commit import grant
 from cutwater.sinks.base import FrameRows, Sink, SinkContext
-from cutwater.sinks.foreach_batch import Told
+from cutwater.sinks.foreach_batch import CommitInfo
 from cutwater.sinks.registry import read_target
 from cutwater.store.records.targets import StoredTarget
 
@@ -36,7 +36,7 @@ PIPELINE = PipelineId("0b6f6a2e-9a3c-4a57-9a0e-5b8f2f3f2a10")
 SINK = SinkId("rows")
 
 
-def pipeline_of(tables: Path, total: int, calls: list[Told]) -> Pipeline:
+def pipeline_of(tables: Path, total: int, calls: list[CommitInfo]) -> Pipeline:
     """One source, five sinks; the function fails the first time, after it has written."""
     pipeline = Pipeline("together")
 
@@ -49,7 +49,7 @@ def pipeline_of(tables: Path, total: int, calls: list[Told]) -> Pipeline:
     def counts(numbers: DataFrame) -> DataFrame:
         return numbers.groupBy("part").count()
 
-    def write(frame: DataFrame, told: Told) -> None:
+    def write(frame: DataFrame, told: CommitInfo) -> None:
         rows = [(told.slot, row["value"]) for row in frame.collect()]
         with closing(sqlite3.connect(tables / "rows.db")) as database, database:
             database.execute("CREATE TABLE IF NOT EXISTS rows (slot INTEGER, value INTEGER)")
@@ -78,7 +78,7 @@ def pipeline_of(tables: Path, total: int, calls: list[Told]) -> Pipeline:
 def test_all_sinks_show_one_moment_at_every_commit_point(
     spark: SparkSession, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    calls: list[Told] = []
+    calls: list[CommitInfo] = []
     tables = tmp_path / "tables"
     tables.mkdir()
     checkpoint = CheckpointConfig(interval="300ms", min_pause="50ms", retained=100)
@@ -91,7 +91,13 @@ def test_all_sinks_show_one_moment_at_every_commit_point(
     listed = CliRunner().invoke(
         app, ["checkpoints", "list", "together", "--store", store, "--output", "json"]
     )
-    points = [one["id"] for one in json.loads(listed.stdout)["checkpoints"] if one["commit_point"]]
+    points = [
+        point["id"]
+        for point in json.loads(listed.stdout)["checkpoints"]
+        if point["commit_point"]
+        for checkpoint in json.loads(listed.stdout)["checkpoints"]
+        if checkpoint["commit_point"]
+    ]
     assert len(points) > 1
     prefixes = [check_moment(spark, store, number) for number in points]
     assert prefixes == sorted(prefixes)
@@ -100,7 +106,7 @@ def test_all_sinks_show_one_moment_at_every_commit_point(
     assert printed.count("-- console, checkpoint") >= 1
     assert sum(line.startswith("   and ") for line in printed.splitlines()) >= 1
     refused = cutwater.rewind("together", to=str(points[0]), store=store)
-    assert any("sink function" in one or "function" in one for one in refused.refused)
+    assert any("sink function" in text or "function" in text for text in refused.refused)
 
 
 def check_moment(spark: SparkSession, store: str, number: int) -> int:
@@ -113,7 +119,7 @@ def check_moment(spark: SparkSession, store: str, number: int) -> int:
         app,
         ["tables", "together", "--checkpoint", str(number), "--store", store, "--output", "json"],
     )
-    versions = {sink: one["version"] for sink, one in json.loads(told.stdout)["tables"].items()}
+    versions = {sink: table["version"] for sink, table in json.loads(told.stdout)["tables"].items()}
     assert set(versions) == {"delta", "parquet", "tallies", "function", "console"}
     if versions["delta"] == "none":
         with pytest.raises(NotReadable, match="it had no columns then"):
@@ -122,7 +128,7 @@ def check_moment(spark: SparkSession, store: str, number: int) -> int:
         return 0
     rows = collected(at("delta").select("value", "part"))
     count = len(rows)
-    assert rows == ordered((one, str(one % 3)) for one in range(count))
+    assert rows == ordered((number, str(number % 3)) for number in range(count))
     assert collected(at("parquet").select("value", "part")) == rows
     expected = [(str(part), len(range(part, count, 3))) for part in range(3)]
     assert collected(at("tallies").select("part", "count")) == ordered(expected)
@@ -132,15 +138,15 @@ def check_moment(spark: SparkSession, store: str, number: int) -> int:
     return count
 
 
-def check_function(path: Path, calls: Sequence[Told]) -> None:
+def check_function(path: Path, calls: Sequence[CommitInfo]) -> None:
     with closing(sqlite3.connect(path)) as database:
         rows = database.execute("SELECT slot, value FROM rows").fetchall()
     assert sorted(value for _, value in rows) == list(range(1500))
     # The call that failed was repeated, with the same slot, and wrote nothing.
     assert calls[0].key == calls[1].key
-    assert [one.slot for one in calls[1:]] == sorted({one.slot for one in calls})
-    assert {slot for slot, _ in rows} == {one.slot for one in calls}
-    batches = [batch for one in calls[1:] for batch in one.batches]
+    assert [call.slot for call in calls[1:]] == sorted({call.slot for call in calls})
+    assert {slot for slot, _ in rows} == {call.slot for call in calls}
+    batches = [batch for call in calls[1:] for batch in call.batches]
     assert batches == sorted(set(batches))
 
 
@@ -160,9 +166,9 @@ SCHEMA = (
 def values() -> list[tuple[Any, ...]]:
     moment = datetime(2026, 11, 16, 9, 30, 15, 123456)  # noqa: DTZ001 - both kinds
     rows: list[tuple[Any, ...]] = [
-        (one, text, one % 100, one + 0.1, Decimal(f"{one}.12345"), date(1969, 12, 31), moment,
-         moment, one % 2 == 0)
-        for one, text in enumerate(NASTY)
+        (number, text, number % 100, number + 0.1, Decimal(f"{number}.12345"), date(1969, 12, 31),
+         moment, moment, number % 2 == 0)
+        for number, text in enumerate(NASTY)
     ]  # fmt: skip
     rows.append((len(rows), *[None] * 8))
     rows.append((len(rows), "inf", -1, float("inf"), Decimal("-0.00001"), None, None, None, None))

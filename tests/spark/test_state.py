@@ -60,9 +60,9 @@ class Remembers(StatefulProcessor):
         held = self._total.get()
         total = (held[0] if held is not None else 0) + sum(v for _, v in found)
         self._total.update((total,))
-        for one, v in found:
-            self._ids.appendValue((one,))
-            self._by_id.updateValue((one,), (v,))
+        for entry, v in found:
+            self._ids.appendValue((entry,))
+            self._by_id.updateValue((entry,), (v,))
         self._handle.registerTimer(LATER_MS)
         yield Row(k=key[0], total=total)
 
@@ -137,7 +137,7 @@ def _checkpoint_after(running: PipelineRun, rows: int) -> int:
     """Take a checkpoint once the source has delivered; the barrier comes behind those rows."""
     wait_until(
         running,
-        lambda status: any(one.name == "every" and one.rows == rows for one in status.steps),
+        lambda status: any(step.name == "every" and step.rows == rows for step in status.steps),
         f"{rows} rows",
     )
     report = running.checkpoint(DEADLINE_S)
@@ -155,7 +155,7 @@ def rows_of(spark: SparkSession, cuts: Cuts, at: int, *which: str) -> list[Any]:
         checkpoint=cuts.ids[at],
         operator=operator[0] if operator else None,
     )
-    kept = [one for one in frame.columns if one != "partition_id"]
+    kept = [column for column in frame.columns if column != "partition_id"]
     return sorted(tuple(row) for row in frame.select(*kept).collect())
 
 
@@ -180,15 +180,19 @@ def test_every_kind_of_state_is_what_the_rows_before_the_checkpoint_make_it(
     )
 
     assert {key.k: tuple(value) for key, value in totals} == sums(seen)
-    assert [tuple(key) for key, _ in unique] == sorted({(one, k) for one, k, _ in seen})
+    assert [tuple(key) for key, _ in unique] == sorted({(number, k) for number, k, _ in seen})
     # Of the left side Spark keeps only what the result needs.
     assert sorted((row.id, row.k) for _, row in left) == sorted((i, k) for i, k, _ in seen)
     big = sorted((k, v) for _, k, v in seen if v >= 10)
     assert sorted((row.o, row.w) for _, row in right) == big
     assert {key.k: row.v for key, row in value} == {k: found[0] for k, found in sums(seen).items()}
     for key, held in ids:
-        assert sorted(one.id for one in held) == sorted(one for one, k, _ in seen if k == key.k)
-    assert {(key.k, one.id): row.v for key, one, row in entries} == {(k, i): v for i, k, v in seen}
+        assert sorted(entry.id for entry in held) == sorted(
+            number for number, k, _ in seen if k == key.k
+        )
+    assert {(key.k, entry.id): row.v for key, entry, row in entries} == {
+        (k, i): v for i, k, v in seen
+    }
     assert sorted((key.k, ms) for key, ms in timers) == [(k, LATER_MS) for k in sorted(sums(seen))]
 
 
@@ -217,7 +221,8 @@ def test_a_diff_says_which_keys_came_went_and_changed(
 
     old, new = sums(FIRST), sums(FIRST + SECOND)
     assert {
-        one["key"]["k"]: (one["change"], one["before"], one["after"]) for one in there["changes"]
+        change["key"]["k"]: (change["change"], change["before"], change["after"])
+        for change in there["changes"]
     } == {
         k: (
             "changed" if k in old else "added",
@@ -229,8 +234,8 @@ def test_a_diff_says_which_keys_came_went_and_changed(
     }
     assert there["counts"] == {"added": 1, "removed": 0, "changed": 2, "same": 1}
     assert back["counts"] == {"added": 0, "removed": 1, "changed": 2, "same": 1}
-    assert [one["key"]["k"] for one in back["changes"]] == ["a"]
-    (a,) = (one for one in rows["changes"] if one["key"] == {"field0": "a"})
+    assert [change["key"]["k"] for change in back["changes"]] == ["a"]
+    (a,) = (row for row in rows["changes"] if row["key"] == {"field0": "a"})
     assert [row["id"] for row in a["before"]] == [1, 3]
     assert [row["id"] for row in a["after"]] == [1, 1, 3]
 
@@ -281,8 +286,8 @@ def test_reading_leaves_the_store_as_it_was(spark: SparkSession, cuts: Cuts) -> 
     store = cuts.store
 
     def everything() -> dict[str, tuple[int, int]]:
-        files = (one for one in sorted(store.rglob("*")))
-        return {str(one): (one.stat().st_size, one.stat().st_mtime_ns) for one in files}
+        files = (path for path in sorted(store.rglob("*")))
+        return {str(file): (file.stat().st_size, file.stat().st_mtime_ns) for file in files}
 
     before = everything()
 

@@ -24,7 +24,7 @@ from cutwater.run import PipelineRun
 
 FILES = 6
 ROWS = 50
-ALL = [(one,) for one in range(FILES * ROWS)]
+ALL = [(number,) for number in range(FILES * ROWS)]
 ONCE = RestartConfig(strategy="fixed", attempts=1, delay="1ms")
 FULL = CheckpointConfig(interval="1h", channel_messages=1)
 
@@ -60,7 +60,7 @@ def waits_for_room() -> bool:
     """Say whether a step has written a batch and waits for room in its channel."""
     frames = sys._current_frames().values()
     stacks = [traceback.extract_stack(frame) for frame in frames]
-    return any(one.name == "wait_for_change" for stack in stacks for one in stack)
+    return any(summary.name == "wait_for_change" for stack in stacks for summary in stack)
 
 
 def stop_queries_of(running: PipelineRun, spark: SparkSession, directory: Path) -> None:
@@ -77,7 +77,7 @@ def stop_queries_of(running: PipelineRun, spark: SparkSession, directory: Path) 
 def filled(directory: Path) -> Path:
     for number in range(FILES):
         first = number * ROWS
-        rows: list[dict[str, object]] = [{"value": first + one} for one in range(ROWS)]
+        rows: list[dict[str, object]] = [{"value": first + number} for number in range(ROWS)]
         add_file(directory / "in", str(number), rows)
     return directory
 
@@ -161,7 +161,7 @@ def test_a_source_that_spark_reads_in_a_single_batch_ends_by_itself(
     result = run(pipeline, spark, options(tmp_path, available_now=True))
 
     assert result.finished
-    assert table(tmp_path / "t", "value") == [(one,) for one in range(5)]
+    assert table(tmp_path / "t", "value") == [(number,) for number in range(5)]
 
 
 def test_windows_in_the_query_of_such_a_source_are_refused_with_the_way_out(

@@ -86,7 +86,7 @@ def test_tables_without_such_a_commit_are_refused_with_what_to_use_instead(
     refused: list[tuple[str, str, str]] = [
         ("CREATE TABLE shop.lines (a STRING) USING csv", "shop.lines", "table of csv"),
         ("CREATE VIEW shop.seen AS SELECT 1 AS a", "shop.seen", "VIEW, not a table"),
-        ("SELECT 1", "shop.nowhere", "the catalog does not tell of shop.nowhere"),
+        ("SELECT 1", "shop.nowhere", "the catalog cannot describe shop.nowhere"),
         (
             "CREATE TABLE shop.dated (a DATE) USING json OPTIONS (dateFormat 'yy')",
             "shop.dated",

@@ -16,7 +16,9 @@ def defined_in(file: Path) -> set[str]:
         if isinstance(node, ast.ClassDef | ast.FunctionDef):
             found.add(node.name)
         if isinstance(node, ast.ClassDef):
-            methods = (one for one in node.body if isinstance(one, ast.FunctionDef))
+            methods = (
+                statement for statement in node.body if isinstance(statement, ast.FunctionDef)
+            )
             found.update(f"{node.name}.{method.name}" for method in methods)
     return found
 

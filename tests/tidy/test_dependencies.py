@@ -13,7 +13,7 @@ OPTIONAL = {
     name: found for name, found in PROJECT["optional-dependencies"].items() if name != "dev"
 }
 NEEDED = [
-    Requirement(one) for found in (PROJECT["dependencies"], *OPTIONAL.values()) for one in found
+    Requirement(entry) for found in (PROJECT["dependencies"], *OPTIONAL.values()) for entry in found
 ]
 TESTED = {
     canonicalize_name(name): version
@@ -25,7 +25,7 @@ TESTED = {
 
 @pytest.mark.parametrize("needed", NEEDED, ids=lambda one: one.name)
 def test_a_dependency_has_an_upper_bound_that_takes_the_tested_version(needed: Requirement) -> None:
-    bounds = {one.operator for one in needed.specifier}
+    bounds = {specifier.operator for specifier in needed.specifier}
 
     assert bounds & {"<", "<=", "=="}
     assert TESTED[canonicalize_name(needed.name)] in needed.specifier

@@ -82,7 +82,7 @@ def test_what_the_table_of_features_names_is_there() -> None:
         if "." in name or name != "completed_count"
     }
 
-    assert {one for one in named if not resolved(one[1])} == set()
+    assert {row for row in named if not resolved(row[1])} == set()
     assert len(named) >= 25
 
 

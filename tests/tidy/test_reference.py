@@ -31,19 +31,19 @@ def test_a_reference_is_what_its_script_writes(script: ModuleType) -> None:
 def test_no_default_of_a_checkpoint_option_is_defined_twice() -> None:
     """The protocol's options have them; the config writes those as text."""
     kinds = (CheckpointOptions, UnalignedOptions, CommitOptions)
-    shared = {one.name.removesuffix("_ms") for kind in kinds for one in fields(kind)}
+    shared = {field.name.removesuffix("_ms") for kind in kinds for field in fields(kind)}
     source = ast.parse((ROOT / "src" / "cutwater" / "config" / "options.py").read_text("utf-8"))
     (config,) = [
-        one
-        for one in source.body
-        if isinstance(one, ast.ClassDef) and one.name == "CheckpointConfig"
+        statement
+        for statement in source.body
+        if isinstance(statement, ast.ClassDef) and statement.name == "CheckpointConfig"
     ]
     defined = [
-        one.target.id
-        for one in config.body
-        if isinstance(one, ast.AnnAssign)
-        and isinstance(one.target, ast.Name)
-        and isinstance(one.value, ast.Constant)
+        statement.target.id
+        for statement in config.body
+        if isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+        and isinstance(statement.value, ast.Constant)
     ]
 
     assert sorted(shared.intersection(defined)) == []
@@ -54,9 +54,9 @@ def test_no_default_of_a_checkpoint_option_is_defined_twice() -> None:
 @pytest.mark.parametrize("default", [MASTER_DEFAULT, STORE_DEFAULT])
 def test_a_general_default_is_written_in_one_place(default: str) -> None:
     places = [
-        one.relative_to(ROOT).as_posix()
-        for one in sorted((ROOT / "src").rglob("*.py"))
-        if f'"{default}"' in one.read_text("utf-8")
+        path.relative_to(ROOT).as_posix()
+        for path in sorted((ROOT / "src").rglob("*.py"))
+        if f'"{default}"' in path.read_text("utf-8")
     ]
 
     assert places == ["src/cutwater/config/settings.py"]
@@ -91,7 +91,7 @@ def test_no_command_exits_with_a_number_that_has_no_name() -> None:
     )
     files = sorted((ROOT / "src" / "cutwater" / "cli").glob("*.py"))
 
-    found = [f"{one.name}: {hit[0]}" for one in files for hit in bare.finditer(one.read_text())]
+    found = [f"{file.name}: {hit[0]}" for file in files for hit in bare.finditer(file.read_text())]
 
     assert not found
 
@@ -100,8 +100,8 @@ def test_every_error_has_a_section_and_a_code_of_its_own() -> None:
     text = errors_reference.DOCUMENT.read_text(encoding="utf-8")
     kinds = [getattr(errors, name) for name in errors.__all__ if name != "CutwaterError"]
 
-    assert len({one.code for one in kinds}) == len(kinds)
-    assert {f"## {one.code} {one.__name__}" for one in kinds} == set(
+    assert len({kind.code for kind in kinds}) == len(kinds)
+    assert {f"## {kind.code} {kind.__name__}" for kind in kinds} == set(
         re.findall(r"^## CW-\d+ \w+$", text, re.MULTILINE)
     )
 
@@ -129,8 +129,8 @@ def commands_shown() -> list[tuple[str, str]]:
         text = page.read_text(encoding="utf-8")
         lines = [line.strip().removeprefix("$ ") for line in text.splitlines()]
         quoted = re.findall(r"`(cutwater [^`]+)`", text)
-        shown = [one for one in (*lines, *quoted) if one.startswith("cutwater ")]
-        found += [(page.relative_to(ROOT).as_posix(), " ".join(one.split())) for one in shown]
+        shown = [entry for entry in (*lines, *quoted) if entry.startswith("cutwater ")]
+        found += [(page.relative_to(ROOT).as_posix(), " ".join(entry.split())) for entry in shown]
     return found
 
 
@@ -145,9 +145,9 @@ def option_unknown(text: str) -> str | None:
     if command is None:
         group = any(name.startswith(names[-1] + " ") for name in known)
         return None if group or words[1].startswith("-") else words[1]
-    options = {one for each in command.params for one in (*each.opts, *each.secondary_opts)}
+    options = {entry for each in command.params for entry in (*each.opts, *each.secondary_opts)}
     given = [word.partition("=")[0] for word in words if word.startswith("--")]
-    return next((one for one in given if one not in {*options, "--help", "--debug"}), None)
+    return next((text for text in given if text not in {*options, "--help", "--debug"}), None)
 
 
 @pytest.mark.parametrize(("page", "text"), commands_shown())

@@ -234,7 +234,7 @@ def failed_look_hidden(file: PythonFile) -> Iterator[str]:
 
 
 def takes_errors_for_absence(call: ast.Call) -> Iterator[str]:
-    told = any(one.arg == "onerror" for one in call.keywords)
+    told = any(keyword.arg == "onerror" for keyword in call.keywords)
     if ast.unparse(call.func) == "os.walk" and not told:
         yield "os.walk without onerror passes over what it cannot list"
     asked = call.func
@@ -248,7 +248,7 @@ def takes_errors_for_absence(call: ast.Call) -> Iterator[str]:
 def hides_errors(node: ast.Attribute) -> str | None:
     """Name a function that hides errors whoever calls it; None for any other."""
     name = ast.unparse(node)
-    if node.attr in HIDES_ERRORS or name in {f"os.path.{one}" for one in OF_OS_PATH}:
+    if node.attr in HIDES_ERRORS or name in {f"os.path.{text}" for text in OF_OS_PATH}:
         return name
     return None
 

@@ -32,7 +32,7 @@ from deltalake import write_deltalake
 
 DIRECTORY = Path(alignment.__file__).parent
 ON_SPARK = sorted(
-    one.stem for one in DIRECTORY.glob("*.py") if "\nSMOKE: Final = " in one.read_text()
+    path.stem for path in DIRECTORY.glob("*.py") if "\nSMOKE: Final = " in path.read_text()
 )
 """All benchmarks but that of the pure machine."""
 
@@ -68,7 +68,7 @@ def test_every_benchmark_on_spark_is_found_and_told_of() -> None:
     others = {"alignment", "chain_report", "measuring", "plot", "processes"}
     told = (DIRECTORY / "README.md").read_text()
 
-    assert others | set(ON_SPARK) == {one.stem for one in DIRECTORY.glob("*.py")}
+    assert others | set(ON_SPARK) == {path.stem for path in DIRECTORY.glob("*.py")}
     assert [name for name in ON_SPARK if f"| `{name}` |" not in told] == []
 
 
@@ -245,7 +245,7 @@ def test_checkpoints_behind_a_backlog_are_shown_by_mode() -> None:
 
     assert lines[1].endswith("1 WRONG")
     assert all(line.endswith("exact") for line in lines[2:])
-    assert [(one.name, one.points) for one in drawn.lines] == [
+    assert [(line.name, line.points) for line in drawn.lines] == [
         (mode, ((2.0, 2.0), (6.0, 6.0))) for mode in unaligned.MODES
     ]
 
@@ -378,10 +378,10 @@ def test_a_chart_is_well_formed_and_draws_what_it_was_given() -> None:
 
     root = ET.fromstring(svg(chart))
 
-    texts = [one.text for one in root.iter("{http://www.w3.org/2000/svg}text")]
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
     assert texts[0] == 'Time & "place" < here'
     assert {"waits", "forced", "dots", "x", "y"} <= set(texts)
-    drawn = [one.get("d", "") for one in root.iter("{http://www.w3.org/2000/svg}path")]
+    drawn = [element.get("d", "") for element in root.iter("{http://www.w3.org/2000/svg}path")]
     # The axes end at 3 and 40, and the frame is 70..736 across and 368..78 up.
     assert "M292.0 295.5L736.0 150.5" in drawn
     assert "M736.0 165.0V128.8" in drawn

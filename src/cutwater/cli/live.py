@@ -62,7 +62,7 @@ class Screen(Protocol):
         """Show a status."""
         ...
 
-    def tell(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """Show a message of the command."""
         ...
 
@@ -148,22 +148,22 @@ class LineScreen:
             self._write(notice)
         self._seen = status
 
-    def tell(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """Write a line."""
         say(f"{datetime.now(UTC).astimezone():%H:%M:%S} {text}")
 
     def end(self, result: "RunResult") -> None:
         """Write the result."""
-        self.tell(result_text(result))
+        self.write_line(result_text(result))
 
     def _write(self, notice: Notice) -> None:
-        self.tell(notice.text)
+        self.write_line(notice.text)
 
 
 class JsonScreen(LineScreen):
     """Writes the same events as JSON, one object per line, each with its `type` and the time."""
 
-    def tell(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """Write a message as an object of type `message`."""
         self._object("message", {"text": text})
 
@@ -204,18 +204,18 @@ class LiveScreen:
         """Redraw the view."""
         for notice in notices(self._seen, status):
             if not notice.is_routine:
-                self.tell(notice.text)
+                self.write_line(notice.text)
         self._seen = status
         self._live.update(view(status), refresh=True)
 
-    def tell(self, text: str) -> None:
+    def write_line(self, text: str) -> None:
         """Write a line above the view."""
         now = datetime.now(UTC).astimezone()
         self._live.console.print(Text(printable(f"{now:%H:%M:%S} {text}")))
 
     def end(self, result: "RunResult") -> None:
         """Write the result."""
-        self.tell(result_text(result))
+        self.write_line(result_text(result))
 
 
 def _reason(status: "RunStatus") -> str:

@@ -32,7 +32,6 @@ class Loaded:
     """A pipeline and the modules it was loaded from.
 
     Attributes:
-        pipeline: The pipeline.
         modules: The file itself, and the modules of its directory that it has imported.
     """
 

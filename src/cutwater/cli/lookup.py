@@ -22,7 +22,6 @@ class FoundPipeline:
     """A pipeline in its store.
 
     Attributes:
-        name: Its name.
         store: What the store holds of it.
         lease: The lease of the process that runs it, or ran it last; None if none ever did.
         holding: Whether a process runs it now.
@@ -53,7 +52,6 @@ def find(url: str, pipeline: str) -> FoundPipeline:
 
     Raises:
         ConfigError: If there is no such store or pipeline; the error lists the pipelines.
-        StoreError: If the store cannot be read.
     """
     backend = existing_backend(url)
     name, identity = identify(backend, pipeline)
@@ -70,7 +68,6 @@ def checkpoint_of(found: FoundPipeline, text: str) -> CheckpointId:
 
     Raises:
         ConfigError: If there is none; the error lists the savepoints.
-        StoreError: If the store cannot be read.
     """
     log = found.store.log.read()
     if text == LATEST and log.head is not None:

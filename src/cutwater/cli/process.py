@@ -71,7 +71,6 @@ class Ended(BaseException):
     """
 
     def __init__(self, number: signal.Signals) -> None:
-        """Name the signal."""
         super().__init__(number)
         self.number = number
 

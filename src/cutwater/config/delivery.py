@@ -54,9 +54,6 @@ def delivery(commit_every: str | None = None, visibility: str = "checkpoint") ->
     Args:
         commit_every: A duration such as `1m`; None for every checkpoint.
         visibility: `checkpoint`, or `batch`.
-
-    Raises:
-        ConfigError: If an option has a value that cannot work.
     """
     if visibility not in {"checkpoint", "batch"}:
         raise ConfigError("visibility", f"{visibility!r} is neither 'checkpoint' nor 'batch'")

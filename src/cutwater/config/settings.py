@@ -56,7 +56,6 @@ class Setting:
 
     Attributes:
         name: Its name, such as `checkpoint.interval`.
-        value: The value.
         origin: `default`, the file, the environment's variable, or `flag`.
     """
 

@@ -14,7 +14,7 @@ from tempfile import TemporaryDirectory
 from cutwater.clock import SYSTEM_CLOCK, Clock
 from cutwater.errors import ConfigError, MoveRefused, OutcomeUnknown, StoreError
 from cutwater.ids import CheckpointId, PipelineId, SinkId
-from cutwater.operations.offline_pipeline import candidates, check_still_there, read_cut
+from cutwater.operations.offline_pipeline import candidates, check_still_there
 from cutwater.operations.rewind.source_history import past_of
 from cutwater.operations.rewind.target import Candidate, choose
 from cutwater.protocol.cut import BlobRef, Cut, InFlight, RecordedEvent, StepSnapshot
@@ -129,11 +129,11 @@ def make_fork(
     made = PipelineStore.of(into, PipelineId(str(uuid.uuid4())))
     cut = _plan(pipeline, target)
     targets = _all_targets(pipeline, original, log)
-    past = past_of(original, read_cut(original, log.head), cut)
+    past = past_of(original, original.manifests.find(log.head), cut)
     if past.forgotten and not allow_forgotten:
         listed = "; ".join(f"{name}: {reason}" for name, reason in sorted(past.forgotten.items()))
         reason = f"{target.title}: {RewindRefusal.SOURCE_FORGOT.value}: {listed}"
-        raise MoveRefused(pipeline, f"{reason}; with --allow-forgotten the fork goes on without")
+        raise MoveRefused(pipeline, f"{reason}; with --allow-forgotten the fork continues without")
     copies = _copy_objects(pipeline, original, made, target, cut)
     number = target.decision.checkpoint_id
     origin = Origin(original.pipeline, pipeline, backend.url, number, targets)
@@ -158,11 +158,7 @@ def make_fork(
 
 
 def shared_targets(backend: Backend, pipeline: PipelineId, targets: SinkTargets) -> str | None:
-    """Say which sinks of a fork write to its original's targets; None for none.
-
-    Raises:
-        StoreError: If the store cannot be read.
-    """
+    """Say which sinks of a fork write to its original's targets; None for none."""
     origin = read_origin(backend, pipeline)
     if origin is None:
         return None

@@ -6,7 +6,7 @@ Nothing is created here: an address without a store and a name without a pipelin
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from cutwater.errors import ConfigError, Corrupt, MoveRefused, NewerFormat, NotFound, SinkError
+from cutwater.errors import ConfigError, MoveRefused, SinkError
 from cutwater.ids import SinkId
 from cutwater.operations.rewind.target import Candidate
 from cutwater.protocol.cut import Cut
@@ -25,7 +25,6 @@ class OfflinePipeline:
 
     Attributes:
         name: The pipeline's name.
-        store: The pipeline in its store.
         targets: The current targets of its sinks.
         sinks: The sinks that are open.
         unopened: Why the other sinks are not.
@@ -44,7 +43,6 @@ def open_offline(backend: Backend, name: str) -> OfflinePipeline:
     Raises:
         ConfigError: If the store has no pipeline of that name.
         MoveRefused: If the store does not record where its sinks write.
-        StoreError: If the store cannot be read.
     """
     name, pipeline = identify(backend, name)
     store = PipelineStore.of(backend, pipeline)
@@ -80,11 +78,10 @@ def candidates(store: PipelineStore, log: LogView) -> tuple[Candidate, ...]:
 
     Raises:
         NewerFormat: If a manifest is of a newer Cutwater.
-        Unavailable: If the store does not answer.
     """
     there = set(store.manifests.ids())
     decided = (decision for decision in log.decisions if decision.checkpoint_id in there)
-    return tuple(Candidate(decision, read_cut(store, decision)) for decision in decided)
+    return tuple(Candidate(decision, store.manifests.find(decision)) for decision in decided)
 
 
 def check_still_there(pipeline: str, store: PipelineStore, target: Candidate) -> None:
@@ -96,23 +93,12 @@ def check_still_there(pipeline: str, store: PipelineStore, target: Candidate) ->
 
     Raises:
         MoveRefused: If the manifest no longer exists.
-        StoreError: If the store cannot be read.
     """
-    if read_cut(store, target.decision) != target.cut:
+    if store.manifests.find(target.decision) != target.cut:
         reason = f"{target.title} is no longer kept, and was deleted while it was looked at"
         raise MoveRefused(pipeline, reason)
 
 
 def read_cut(store: PipelineStore, decision: Decision) -> Cut | None:
-    """Read a decided manifest; None if it is missing or damaged.
-
-    Raises:
-        NewerFormat: If it is of a newer Cutwater.
-        Unavailable: If the store does not answer.
-    """
-    try:
-        return store.manifests.read(decision.checkpoint_id, decision.manifest_sha256)
-    except NewerFormat:
-        raise
-    except (Corrupt, NotFound):
-        return None
+    """Read a decided manifest; None if it is missing or damaged."""
+    return store.manifests.find(decision)

@@ -89,7 +89,6 @@ class Declarations:
     """The nodes of one pipeline, by name, in the order they were first declared."""
 
     def __init__(self) -> None:
-        """Create the registry without nodes."""
         self._nodes: dict[str, Node] = {}
         self._runs: dict[str, CodeType | None] = {}
         # Functions of replaced nodes stay: `of=` must still know them as that node's.

@@ -48,7 +48,7 @@ class StepOptions:
             each key; these are the key columns. Empty for a step that reads appended rows.
         alignment_timeout: How long after a checkpoint's start the step waits for its barriers
             before it lets one overtake; None for `checkpoint.alignment_timeout`.
-        unaligned: Whether the step lets barriers overtake data: True for when its patience ends,
+        unaligned: Whether the step lets barriers overtake data: True after that timeout,
             `"forced"` for at once, False for never; None for `checkpoint.unaligned`. Whatever feeds
             a step that never overtakes does not overtake either. With `checkpoint.unaligned` off
             no step overtakes.
@@ -65,11 +65,6 @@ class StepOptions:
     chain: bool = True
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work.
-
-        Raises:
-            ConfigError: Naming the option.
-        """
         if self.output_mode not in OUTPUT_MODES:
             known = ", ".join(OUTPUT_MODES)
             raise ConfigError("output_mode", f"{self.output_mode!r} is none of {known}")
@@ -237,7 +232,6 @@ class SourceLocation(NamedTuple):
     line: int
 
     def __str__(self) -> str:
-        """Return the format that editors and terminals make clickable."""
         return f"{self.file}:{self.line}"
 
     @property

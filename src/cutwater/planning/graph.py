@@ -12,16 +12,7 @@ from typing import Final, NamedTuple
 from cutwater.pipeline.nodes import Kind, Node, OutputMode
 
 _STRENGTH: Final[Mapping[OutputMode, int]] = {"append": 0, "update": 1, "complete": 2}
-
-
 _NAMES_SHOWN_MAX: Final = 8
-
-
-class Use(NamedTuple):
-    """One parameter of one node that is filled with another node's rows."""
-
-    reader: str
-    parameter: str
 
 
 class Flow(NamedTuple):
@@ -36,18 +27,17 @@ class Graph:
 
     Attributes:
         nodes: The nodes by name, in the order of their names.
-        uses: For each node, where its rows go. A node that fills two parameters is used twice.
+        readers: For each node, the names of the nodes that read it: once for each parameter.
         cycles: Each as the names along it in the direction of the rows, the first repeated.
         order: All names, each after those it reads, as far as cycles allow.
         flows: For each node, which kind of rows it puts out; none if all its inputs are unknown.
     """
 
     def __init__(self, nodes: Iterable[Node]) -> None:
-        """Compute uses, order and flows."""
         self.nodes: Mapping[str, Node] = {
             node.name: node for node in sorted(nodes, key=lambda node: node.name)
         }
-        self.uses = self._find_uses()
+        self.readers = self._find_readers()
         self.order, self.cycles = self._find_order()
         self.flows = self._find_flows()
 
@@ -55,13 +45,13 @@ class Graph:
         """Return the nodes that fill its parameters, in their order, without unknown ones."""
         return tuple(self.nodes[name] for _, name in node.inputs if name in self.nodes)
 
-    def _find_uses(self) -> Mapping[str, tuple[Use, ...]]:
-        uses: dict[str, list[Use]] = {name: [] for name in self.nodes}
+    def _find_readers(self) -> Mapping[str, tuple[str, ...]]:
+        readers: dict[str, list[str]] = {name: [] for name in self.nodes}
         for node in self.nodes.values():
             for binding in node.inputs:
-                if binding.node in uses:
-                    uses[binding.node].append(Use(node.name, binding.parameter))
-        return {name: tuple(found) for name, found in uses.items()}
+                if binding.node in readers:
+                    readers[binding.node].append(node.name)
+        return {name: tuple(found) for name, found in readers.items()}
 
     def _find_order(self) -> tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]:
         before = {

@@ -26,7 +26,6 @@ class StepInput(NamedTuple):
     Attributes:
         id: Its ordinal in the step and the channel (rule F38).
         node: The node whose parameter it fills.
-        parameter: That parameter.
         keys: The channel carries updates, and the reader keeps, of each batch, the newest row
             for each value of these columns. Empty for every other channel.
         by_event: The rows of one Event are one complete result, which the next Event replaces. So
@@ -132,7 +131,6 @@ class PhysicalPlan:
     steps: tuple[PhysicalStep, ...]
 
     def __repr__(self) -> str:
-        """Return the name; `tree` draws the plan."""
         names = ", ".join(step.name for step in self.steps)
         return f"<plan of {self.pipeline}: {names}>"
 
@@ -141,7 +139,6 @@ class PhysicalPlan:
         return drawing(self.tree())
 
     def __getitem__(self, name: StepId) -> PhysicalStep:
-        """Return the step of that name."""
         for step in self.steps:
             if step.name == name:
                 return step

@@ -92,7 +92,7 @@ def _divide(graph: Graph) -> Mapping[str, _Part]:
 def _find_inlined(graph: Graph) -> set[str]:
     """Find the nodes that are evaluated inside the one node that uses them."""
     nodes = graph.nodes.values()
-    once = {name for name, uses in graph.uses.items() if len(uses) == 1}
+    once = {name for name, readers in graph.readers.items() if len(readers) == 1}
     inlined = {node.name for node in nodes if node.kind is Kind.VIEW and node.name in once}
     inlined |= {
         step.name
@@ -118,7 +118,7 @@ def _feeding_step(graph: Graph, sink: Node) -> Node | None:
     node = sink
     while len(node.inputs) == 1:
         (node,) = graph.producers(node)
-        if len(graph.uses[node.name]) != 1 or node.kind is Kind.SOURCE:
+        if len(graph.readers[node.name]) != 1 or node.kind is Kind.SOURCE:
             return None
         if node.kind is Kind.STEP:
             return node
@@ -192,7 +192,7 @@ def _channel(
 
 
 def _why_not_chained(graph: Graph, source: Node, reader: _Part) -> str:
-    if len(graph.uses[source.name]) > 1:
+    if len(graph.readers[source.name]) > 1:
         users = _users(graph, source.name)
         return f"source {source.name} is used by {users}: it is read once, for all its uses"
     if not source.options.chain:
@@ -209,14 +209,14 @@ def _why_not_fused(graph: Graph, name: str, readers: Iterable[_Part]) -> str:
     sinks = [part.name for part in readers if graph.nodes[part.name].kind is Kind.SINK]
     if not sinks:
         return ""
-    if len(graph.uses[name]) > 1:
+    if len(graph.readers[name]) > 1:
         return "; a sink is written inside a step that feeds nothing else"
     return f"; sink {sinks[0]} combines several inputs, so it is written inside none of them"
 
 
 def _users(graph: Graph, name: str) -> str:
     """Return the names of the users, each with its number of uses if more than one."""
-    counts = Counter(use.reader for use in graph.uses[name])
+    counts = Counter(graph.readers[name])
     return join_names(
         f"{user} ({count} times)" if count > 1 else user for user, count in counts.items()
     )

@@ -21,7 +21,6 @@ class Problem(NamedTuple):
     text: str
 
     def __str__(self) -> str:
-        """Return the format that editors and terminals make clickable."""
         return f"{self.place}: {self.text}"
 
 
@@ -89,11 +88,11 @@ def _signatures(graph: Graph) -> Iterator[Problem]:
                 f"{node.title} has a reserved name: the parameter {SPARK} is always the session",
             )
         if node.kind is Kind.SOURCE and node.inputs:
-            asked = ", ".join(binding.parameter for binding in node.inputs)
+            taken = ", ".join(binding.parameter for binding in node.inputs)
             yield Problem(
                 node.place,
-                f"{node.title} takes {asked}, but a source reads no other node and may ask for "
-                f"{SPARK} alone; if it reads {asked}, it is a view or a step",
+                f"{node.title} takes {taken}, but a source reads no other node and may take "
+                f"{SPARK} alone; if it reads {taken}, it is a view or a step",
             )
         if node.kind is not Kind.SOURCE and not node.inputs and not node.signature.faults:
             yield Problem(
@@ -138,16 +137,16 @@ def _unused(graph: Graph) -> Iterator[Problem]:
         return
     misspelled = {_meant(graph, node, binding.node) for node, binding in _unknown(graph)}
     for name in _readable(graph):
-        if not graph.uses[name] and name not in misspelled:
+        if not graph.readers[name] and name not in misspelled:
             node = graph.nodes[name]
             yield Problem(
-                node.place, f"{node.title} is read by nobody; give it a sink or remove it"
+                node.place, f"{node.title} is read by no other node; give it a sink or remove it"
             )
 
 
 def _without_sink(graph: Graph, pipeline: SourceLocation) -> Iterator[Problem]:
     if not _has_sink(graph):
-        last = [name for name in graph.nodes if not graph.uses[name]]
+        last = [name for name in graph.nodes if not graph.readers[name]]
         hint = f"; end it with a sink of {join_names(last)}" if last else ""
         yield Problem(pipeline, f"the pipeline has no sink, so nothing would come out of it{hint}")
 
@@ -180,7 +179,7 @@ def _whole_results(graph: Graph) -> Iterator[Problem]:
             continue
         shared = _shared_above(graph, node, flow.maker)
         if flow.mode == "complete" and shared is not None:
-            readers = join_names(sorted({use.reader for use in graph.uses[shared]}))
+            readers = join_names(sorted(set(graph.readers[shared])))
             yield Problem(
                 node.place,
                 f"{node.title} takes whole results, but {shared} is read by {readers}: a result "
@@ -192,7 +191,7 @@ def _shared_above(graph: Graph, node: Node, maker: str) -> str | None:
     """Return the first node between a sink and the step that feeds it that others read as well."""
     while node.name != maker and len(node.inputs) == 1 and graph.producers(node):
         (node,) = graph.producers(node)
-        if len(graph.uses[node.name]) > 1:
+        if len(graph.readers[node.name]) > 1:
             return node.name
     return None
 

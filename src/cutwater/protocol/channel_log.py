@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, assert_never
 
 from cutwater.errors import ProtocolViolation
-from cutwater.ids import NO_BATCH, NO_CHECKPOINT, BatchId, ChannelId, CheckpointId, ReaderId
+from cutwater.ids import NO_BATCH, NO_CHECKPOINT, ChannelId, CheckpointId, ReaderId
 from cutwater.protocol.messages import (
     START,
     Barrier,
@@ -56,7 +56,7 @@ class _Reader:
     def pass_barrier(self, checkpoint_id: CheckpointId) -> None:
         # Barrier numbers of one channel only increase, so releases up to this one are used up.
         self.passed = checkpoint_id
-        self.released = {one for one in self.released if one > checkpoint_id}
+        self.released = {number for number in self.released if number > checkpoint_id}
 
 
 class ChannelLog:
@@ -361,11 +361,6 @@ class ChannelLog:
     def controls_freed(self) -> int:
         """Number of control messages that every reader has received and passed."""
         return self._control_base
-
-    @property
-    def last_batch(self) -> BatchId:
-        """The batch of the last Event appended in this generation, or `NO_BATCH`."""
-        return self._last_batch
 
     @property
     def ended(self) -> bool:

@@ -56,12 +56,12 @@ def plan_commit(
     """
     pending = {sink: list(carried.get(sink, ())) for sink in sinks}
     for step, snapshot in sorted(snapshots.items()):
-        for one in snapshot.staged:
-            if one.batch > decided[step]:
-                pending[one.sink].append(one)
+        for committable in snapshot.staged:
+            if committable.batch > decided[step]:
+                pending[committable.sink].append(committable)
     gathered = {sink: tuple(found) for sink, found in pending.items()}
     nothing = dict.fromkeys(sinks, ())
-    aligned = not any(one.in_flight for one in snapshots.values())
+    aligned = not any(snapshot.in_flight for snapshot in snapshots.values())
     if due and (aligned or not waits_for_alignment(sinks, options)):
         return CommitPlan(True, gathered, nothing)
     return CommitPlan(False, nothing, gathered)
@@ -85,11 +85,6 @@ class CommitPermit:
     seal: object = field(repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a permit that does not come from a decision.
-
-        Raises:
-            ProtocolViolation: If created anywhere else.
-        """
         if self.seal is not _SEAL:
             message = "a commit permit comes from a written decision only."
             raise ProtocolViolation(message)
@@ -150,8 +145,6 @@ class CommitSink:
 
     Attributes:
         permit: The permit of the decision.
-        sink: The sink.
-        committables: What to commit.
         restore: Whether to roll back instead.
         version: The version to roll back to; None for the beginning.
         shown: What the sink showed before a checkpoint's decision; None if unknown.
@@ -364,7 +357,7 @@ class Committer:
     @property
     def wake_at_ms(self) -> int | None:
         """When a sink is to be retried or the budget ends; None if nothing waits for time."""
-        times = [one.at_ms for sink, one in self._retries.items() if sink in self._work]
+        times = [retry.at_ms for sink, retry in self._retries.items() if sink in self._work]
         known = [at_ms for at_ms in times if at_ms is not None]
         if self._work and self._state is CommitterState.COMMITTING:
             known.append(self._began_ms + self._options.budget_ms)
@@ -376,8 +369,3 @@ class Committer:
     def state(self) -> CommitterState:
         """Whether a decision is being committed, and whether the commit is blocked."""
         return self._state
-
-    @property
-    def waiting_for(self) -> tuple[SinkId, ...]:
-        """The sinks that have not acted on the current decision."""
-        return tuple(sorted(self._work))

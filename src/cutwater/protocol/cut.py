@@ -82,7 +82,6 @@ class StepSnapshot:
     """One step's part of a checkpoint. Everything in it belongs to one instant (I5).
 
     Attributes:
-        step: The step.
         checkpoint_id: The attempt.
         generation: The generation that took it.
         batch: The last batch appended before the barrier, `NO_BATCH` for none.
@@ -127,7 +126,7 @@ class StepSnapshot:
     @property
     def in_flight_bytes(self) -> int:
         """Number of in-flight bytes recorded."""
-        return sum(one.event.size_bytes for part in self.in_flight for one in part.events)
+        return sum(event.event.size_bytes for part in self.in_flight for event in part.events)
 
     @property
     def size_bytes(self) -> int:
@@ -137,7 +136,9 @@ class StepSnapshot:
     @property
     def blobs(self) -> frozenset[BlobRef]:
         """Every object of the state and of the in-flight data."""
-        recorded = (blob for part in self.in_flight for one in part.events for blob in one.blobs)
+        recorded = (
+            blob for part in self.in_flight for event in part.events for blob in event.blobs
+        )
         return frozenset((*self.state, *recorded))
 
 
@@ -153,7 +154,6 @@ class Cut:
     """The global checkpoint: everything that recovery needs, as its manifest describes it.
 
     Attributes:
-        checkpoint_id: Its number.
         generation: The generation that took it.
         kind: What was requested.
         name: The savepoint's name, if it is one.
@@ -190,17 +190,17 @@ class Cut:
     @property
     def in_flight_bytes(self) -> int:
         """Number of in-flight bytes recorded, over all steps."""
-        return sum(one.in_flight_bytes for one in self.snapshots.values())
+        return sum(snapshot.in_flight_bytes for snapshot in self.snapshots.values())
 
     @property
     def is_aligned(self) -> bool:
         """Whether nothing was in flight anywhere."""
-        return not any(one.in_flight for one in self.snapshots.values())
+        return not any(snapshot.in_flight for snapshot in self.snapshots.values())
 
     @property
     def size_bytes(self) -> int:
         """Size of the cut in bytes, over all steps, each counted once."""
-        return sum(one.size_bytes for one in self.snapshots.values())
+        return sum(snapshot.size_bytes for snapshot in self.snapshots.values())
 
     def blobs(self, *, committed: bool) -> frozenset[BlobRef]:
         """Return every object that a restore of this cut needs.
@@ -210,15 +210,19 @@ class Cut:
                 sinks, and only what is still carried must be kept.
         """
         pending = (*self.carried.values(), *(() if committed else self.commit.values()))
-        staged = frozenset(blob for found in pending for one in found for blob in one.blobs)
-        return staged.union(*(one.blobs for one in self.snapshots.values()))
+        staged = frozenset(
+            blob for found in pending for committable in found for blob in committable.blobs
+        )
+        return staged.union(*(snapshot.blobs for snapshot in self.snapshots.values()))
 
     @property
     def without_state(self) -> tuple[StepId, ...]:
         """The steps whose snapshots have lost their files, sorted."""
         found = self.snapshots.items()
         return tuple(
-            sorted(step for step, one in found if lacks_state(one, self.identities.get(step)))
+            sorted(
+                step for step, snapshot in found if lacks_state(snapshot, self.identities.get(step))
+            )
         )
 
     @property
@@ -226,17 +230,13 @@ class Cut:
         """Positions in all outside streams, by step and stream."""
         return {
             f"{step}/{stream}": offset
-            for step, one in sorted(self.snapshots.items())
-            for stream, offset in sorted(one.offsets.items())
+            for step, snapshot in sorted(self.snapshots.items())
+            for stream, offset in sorted(snapshot.offsets.items())
         }
 
 
 def faults(topology: Topology, snapshots: Mapping[StepId, StepSnapshot]) -> tuple[str, ...]:
     """Check the cut equation.
-
-    Args:
-        topology: The pipeline.
-        snapshots: What the steps acknowledged.
 
     Returns:
         One sentence per contradiction; empty for a consistent cut.
@@ -258,7 +258,7 @@ def faults(topology: Topology, snapshots: Mapping[StepId, StepSnapshot]) -> tupl
         unbegun = snapshot.batch == NO_BATCH and (spec.pinned_start or snapshot.finished)
         if spec.is_source and not snapshot.offsets and not unbegun:
             found.append(f"{spec.step}: a source's snapshot has no offsets")
-        if any(one.batch > snapshot.batch for one in snapshot.staged):
+        if any(committable.batch > snapshot.batch for committable in snapshot.staged):
             found.append(f"{spec.step}: output of a batch after the snapshot is staged in it")
         if lacks_state(snapshot, spec.identity):
             found.append(
@@ -298,7 +298,7 @@ def _input_faults(spec: StepSpec, snapshots: Mapping[StepId, StepSnapshot]) -> l
                 f"{spec.step}: barrier of input {source} at {barrier}, but its producer put it "
                 f"at @{expected}"
             )
-        ordinals = [one.position for one in events]
+        ordinals = [event.position for event in events]
         if position > expected or ordinals != list(range(position, expected)):
             found.append(
                 f"{spec.step}: input {source} at @{position} with {len(events)} in flight does "

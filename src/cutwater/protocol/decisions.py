@@ -85,13 +85,13 @@ class LogView:
     @property
     def generation(self) -> Generation:
         """The newest generation that claimed the pipeline; 0 before the first claim."""
-        claims = [one.generation for one in self.entries if isinstance(one, Claim)]
+        claims = [entry.generation for entry in self.entries if isinstance(entry, Claim)]
         return claims[-1] if claims else Generation(0)
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
         """All decisions, oldest first."""
-        return tuple(one for one in self.entries if isinstance(one, Decision))
+        return tuple(entry for entry in self.entries if isinstance(entry, Decision))
 
     @property
     def head(self) -> Decision | None:
@@ -101,17 +101,19 @@ class LogView:
     @property
     def highest_id(self) -> CheckpointId:
         """The highest decided checkpoint id; only for choosing a higher one."""
-        return max((one.checkpoint_id for one in self.decisions), default=NO_CHECKPOINT)
+        return max((decision.checkpoint_id for decision in self.decisions), default=NO_CHECKPOINT)
 
     @property
     def deciding(self) -> frozenset[Generation]:
         """The generations that have decided something; no other generation has left a trace."""
-        return frozenset(one.generation for one in self.decisions)
+        return frozenset(decision.generation for decision in self.decisions)
 
     @property
     def committing(self) -> frozenset[Generation]:
         """The generations that have decided something on which sinks act."""
-        return frozenset(one.generation for one in self.decisions if one.commit_point)
+        return frozenset(
+            decision.generation for decision in self.decisions if decision.commit_point
+        )
 
     def shown_at(self, decision: Decision) -> Generation:
         """Return the generation that made visible what the sinks show at a decision.
@@ -119,7 +121,11 @@ class LogView:
         At a recovery point nothing is committed: its sinks show what the previous commit point
         made visible, in the targets of that commit point's generation.
         """
-        before = [one for one in self.decisions if one.commit_point and one.slot <= decision.slot]
+        before = [
+            earlier
+            for earlier in self.decisions
+            if earlier.commit_point and earlier.slot <= decision.slot
+        ]
         return before[-1].generation if before else decision.generation
 
     def at(self, slot: Slot) -> LogEntry:
@@ -137,14 +143,14 @@ def uncommitted(log: LogView, committed_through: Slot) -> tuple[Decision, ...]:
         log: The log.
         committed_through: The newest slot known to be committed on every sink.
     """
-    rewinds = [one for one in log.decisions if one.origin is not None]
+    rewinds = [decision for decision in log.decisions if decision.origin is not None]
     return tuple(
-        one
-        for one in log.decisions
-        if one.slot > committed_through
-        and one.commit_point
+        decision
+        for decision in log.decisions
+        if decision.slot > committed_through
+        and decision.commit_point
         and not any(
-            later.slot > one.slot and later.origin is not None and later.origin < one.slot
+            later.slot > decision.slot and later.origin is not None and later.origin < decision.slot
             for later in rewinds
         )
     )

@@ -93,4 +93,4 @@ class Past:
 
 def still_held(past: Iterable[Past], found: Found) -> Iterator[Past]:
     """Yield the checkpoints whose commits a target still holds, in the given order."""
-    return (one for one in past if not is_behind(one.recorded, found))
+    return (checkpoint for checkpoint in past if not is_behind(checkpoint.recorded, found))

@@ -37,11 +37,6 @@ class UnalignedOptions:
     max_inflight_bytes: int = 256 * MIB
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work.
-
-        Raises:
-            ConfigError: Naming the option.
-        """
         _at_least("unaligned.alignment_timeout", self.alignment_timeout_ms, 0)
         _at_least("unaligned.max_inflight_bytes", self.max_inflight_bytes, 1)
         if self.forced and not self.enabled:
@@ -73,11 +68,6 @@ class CommitOptions:
     budget_ms: int = 60_000
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work.
-
-        Raises:
-            ConfigError: Naming the option.
-        """
         _at_least("commit_every", self.every_ms, 0)
         _at_least("commit.recovery_points_max", self.recovery_points_max, 1)
         _at_least("commit.retry", self.retry_ms, 1)
@@ -126,11 +116,6 @@ class CheckpointOptions:
     commit: CommitOptions = field(default_factory=CommitOptions)
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work.
-
-        Raises:
-            ConfigError: Naming the option.
-        """
         _at_least("interval", self.interval_ms, 1)
         _at_least("timeout", self.timeout_ms, 1)
         _at_least("savepoint_timeout", self.savepoint_timeout_ms, 1)

@@ -133,7 +133,6 @@ class TakeBack:
 
     Attributes:
         claim: The claim of this process.
-        sink: The sink.
         version: What it showed at its last commit; None for its beginning.
         carried: What the cut carries for it: published again at once, before new rows.
     """
@@ -218,15 +217,15 @@ def taken_over(log: LogView, tried: Collection[Claim]) -> tuple[Generation, Gene
         This process's newest generation and the one that owns the pipeline now; None if this
         process owns it, or never claimed it.
     """
-    claims = [one for one in log.entries if isinstance(one, Claim)]
-    nonces = {one.nonce for one in tried}
+    claims = [entry for entry in log.entries if isinstance(entry, Claim)]
+    nonces = {claim.nonce for claim in tried}
     if not tried or not claims or claims[-1].nonce in nonces:
         return None
-    if claims[-1].slot < min(one.slot for one in tried):
+    if claims[-1].slot < min(claim.slot for claim in tried):
         # A predecessor's claim: the store took none of this process's, and none came after.
         return None
     newer = claims[-1].generation
-    ours = [one.generation for one in claims if one.nonce in nonces]
+    ours = [claim.generation for claim in claims if claim.nonce in nonces]
     # A claim that came too late is not in the log: it wanted the slot of the one that is.
     return (ours[-1] if ours else Generation(newer - 1)), newer
 
@@ -315,7 +314,7 @@ def _missing_sink(
 
 def _left_undone(cut: Cut, sink: SinkId) -> str:
     staged = (*cut.commit.get(sink, ()), *cut.carried.get(sink, ()))
-    rows = sum(one.rows for one in staged)
+    rows = sum(committable.rows for committable in staged)
     if sink in cut.restores:
         return "a rewind has not rolled it back yet"
     return f"it has not committed its {rows:,} rows" if rows else "it has not acted yet (no rows)"
@@ -342,7 +341,7 @@ def _standing(head: Decision, cut: Cut, facts: RecoveryFacts) -> Standing:
     return Standing(
         slot=facts.log.last_slot,
         highest_id=max(facts.highest_id, facts.log.highest_id),
-        decided={step: one.batch for step, one in cut.snapshots.items()},
+        decided={step: snapshot.batch for step, snapshot in cut.snapshots.items()},
         carried=cut.carried,
         visible={**cut.visible, **facts.committed, **facts.taken_back},
         last_writes={sink: slot for sink, slot in writes.items() if sink not in facts.moved},

@@ -57,11 +57,11 @@ def kept(
     """
     decisions = log.decisions
     waiting = uncommitted(log, committed_through)
-    wanted = [one for one in decisions if one.checkpoint_id not in dropped]
-    savepoints = [one for one in wanted if one.kind is CheckpointKind.SAVEPOINT]
-    others = [one for one in wanted if one.kind is not CheckpointKind.SAVEPOINT]
+    wanted = [decision for decision in decisions if decision.checkpoint_id not in dropped]
+    savepoints = [decision for decision in wanted if decision.kind is CheckpointKind.SAVEPOINT]
+    others = [decision for decision in wanted if decision.kind is not CheckpointKind.SAVEPOINT]
     keep = {*decisions[-1:], *waiting, *savepoints, *others[-retained:]}
-    return tuple(one for one in decisions if one in keep)
+    return tuple(decision for decision in decisions if decision in keep)
 
 
 def plan_retention(
@@ -85,16 +85,18 @@ def plan_retention(
             deleted until a decided cut has held it: an undecided manifest may name rows that the
             next cut has yet to hold.
     """
-    unreadable = tuple(one.checkpoint_id for one in keep if one.checkpoint_id not in cuts)
+    unreadable = tuple(
+        decision.checkpoint_id for decision in keep if decision.checkpoint_id not in cuts
+    )
     if unreadable or log.generation != generation:
         # A fenced process plans nothing: the objects may belong to its successor.
         return RetentionPlan((), (), unreadable)
-    decided_ids = {one.checkpoint_id for one in log.decisions}
-    keep_ids = {one.checkpoint_id for one in keep}
+    decided_ids = {decision.checkpoint_id for decision in log.decisions}
+    keep_ids = {decision.checkpoint_id for decision in keep}
     needed = {
         blob.name
-        for one in keep
-        for blob in cuts[one.checkpoint_id].blobs(committed=one.slot <= committed_through)
+        for decision in keep
+        for blob in cuts[decision.checkpoint_id].blobs(committed=decision.slot <= committed_through)
     }
     named = {
         blob.name
@@ -103,14 +105,16 @@ def plan_retention(
         for blob in cut.blobs(committed=False)
     }
     objects = sorted(
-        one.name
-        for one in found
-        if one.name not in needed
-        and one.generation <= generation
-        and (not one.staged or one.name in named or one.generation < generation)
+        stored.name
+        for stored in found
+        if stored.name not in needed
+        and stored.generation <= generation
+        and (not stored.staged or stored.name in named or stored.generation < generation)
     )
     manifests = sorted(
-        one for one, cut in cuts.items() if one not in keep_ids and cut.generation <= generation
+        checkpoint_id
+        for checkpoint_id, cut in cuts.items()
+        if checkpoint_id not in keep_ids and cut.generation <= generation
     )
     return RetentionPlan(tuple(manifests), tuple(objects))
 
@@ -129,7 +133,9 @@ def staged_to_keep(
         cuts: The cuts that stay; everything of an undecided cut is kept.
         committed_through: The newest slot whose commit is recorded.
     """
-    recorded = {one.checkpoint_id for one in log.decisions if one.slot <= committed_through}
+    recorded = {
+        decision.checkpoint_id for decision in log.decisions if decision.slot <= committed_through
+    }
     keep: dict[SinkId, dict[Committable, None]] = {}
     for cut in cuts:
         pending = [cut.carried] if cut.checkpoint_id in recorded else [cut.carried, cut.commit]

@@ -130,7 +130,8 @@ def why_unrecorded(log: LogView, decision: Decision, committed_through: Slot) ->
     if decision in uncommitted(log, committed_through):
         return RewindRefusal.NOT_COMMITTED
     left_behind = any(
-        one.origin is not None and one.origin < decision.slot < one.slot for one in log.decisions
+        later.origin is not None and later.origin < decision.slot < later.slot
+        for later in log.decisions
     )
     return RewindRefusal.NEVER_COMMITTED if left_behind else RewindRefusal.RECORD_LOST
 
@@ -170,7 +171,7 @@ def plan_fork(cut: Cut, shared_targets: tuple[SinkId, ...] = ()) -> Cut | Refuse
 
 
 def _damaged(damages: tuple[Damage, ...]) -> Refused:
-    things = tuple(f"{one.name}: {one.problem}" for one in damages)
+    things = tuple(f"{damage.name}: {damage.problem}" for damage in damages)
     return Refused(RewindRefusal.OBJECTS_DAMAGED, things)
 
 

@@ -24,7 +24,6 @@ class ShowPermit:
     Attributes:
         pipeline: The pipeline's uuid.
         slot: The slot of the generation's claim: higher than any slot of its predecessors.
-        generation: The generation.
     """
 
     pipeline: PipelineId
@@ -33,11 +32,6 @@ class ShowPermit:
     seal: object = field(repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        """Refuse a permit that does not come from a claim.
-
-        Raises:
-            ProtocolViolation: If created anywhere else.
-        """
         if self.seal is not _SEAL:
             message = "a permit to publish batches comes from a written claim only."
             raise ProtocolViolation(message)

@@ -21,7 +21,7 @@ TRIES_MAX: Final = 3
 
 STOPPING_ALREADY: Final = "the pipeline is stopping already"
 _FINAL: Final = frozenset({FailureReason.CANCELLED, FailureReason.EXPIRED})
-"""A plain stop does not try again after these: a person wanted the end without it, or one deadline
+"""A plain stop does not try again after these: the end was requested without it, or one deadline
 has passed."""
 
 
@@ -72,7 +72,7 @@ STOPPING: Final = TransitionTable(
 
 @dataclass(frozen=True, slots=True)
 class StopRequested:
-    """A person, a program or a signal wants the end.
+    """A user, a program or a signal requests the end.
 
     Attributes:
         request: The last checkpoint; None to end without one.
@@ -117,7 +117,6 @@ class AttemptEnded:
     """An attempt was decided or failed.
 
     Attributes:
-        checkpoint_id: The attempt.
         decided: Whether it became a checkpoint.
         reason: Why it failed; None if it did not.
         failure: The same as a sentence.
@@ -167,7 +166,7 @@ class RequestLast:
 
 @dataclass(frozen=True, slots=True)
 class RefuseStop:
-    """Report to whoever requested this stop that nothing comes of it; the state does not change."""
+    """Report that this stop was refused to its requester; the state does not change."""
 
     request: CheckpointRequest
     why: str
@@ -207,7 +206,6 @@ class Stopping:
     """
 
     def __init__(self) -> None:
-        """Run; no stop was requested."""
         self.state = STOPPING.initial
         self.input_ended = False
         self.is_saved = False
@@ -260,7 +258,7 @@ class Stopping:
         if running:
             trigger = StopTrigger.STOP
         elif self._insists and self.state is StopState.LAST_CHECKPOINT:
-            # A plain stop wants the end: the savepoint of an earlier stop gives way.
+            # A plain stop must end: the savepoint of an earlier stop gives way.
             trigger = StopTrigger.SUPERSEDE
         else:
             return ()

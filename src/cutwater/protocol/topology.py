@@ -136,11 +136,9 @@ class Topology:
                 )
 
     def __getitem__(self, step: StepId) -> StepSpec:
-        """Return the step of that name."""
         return self._by_id[step]
 
     def __contains__(self, step: StepId) -> bool:
-        """Return whether there is a step of that name."""
         return step in self._by_id
 
     def readers(self, channel: ChannelId) -> tuple[ReaderId, ...]:
@@ -155,7 +153,7 @@ class Topology:
     @property
     def identities(self) -> Mapping[StepId, StepIdentity]:
         """What the steps are, as far as known."""
-        return {one.step: one.identity for one in self.steps if one.identity is not None}
+        return {step.step: step.identity for step in self.steps if step.identity is not None}
 
     @property
     def sinks(self) -> tuple[SinkId, ...]:

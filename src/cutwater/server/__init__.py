@@ -1,4 +1,4 @@
-"""Serving a pipeline to people and programs: REST API, metrics, dashboard.
+"""Serving a pipeline to users and programs: REST API, metrics, dashboard.
 
 `serve_run` serves a pipeline that runs in this process, `serve_store` all that a store holds. Both
 need the extra `cutwater[serve]`; nothing below this package does. `extra` is imported first, before
@@ -12,5 +12,5 @@ from cutwater.server.extra import PARTS
 
 # isort: split
 from cutwater.server.app import serve_run, serve_store
-from cutwater.server.public_url import PublicUrl
+from cutwater.server.auth import PublicUrl
 from cutwater.server.uvicorn_server import Endpoint, Server

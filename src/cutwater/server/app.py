@@ -22,10 +22,9 @@ from cutwater._version import __version__
 from cutwater.errors import StoreError
 from cutwater.server import errors as answers
 from cutwater.server import metrics
-from cutwater.server.auth import Guard, Token
+from cutwater.server.auth import Guard, PublicUrl, Token
 from cutwater.server.pipeline_view import Live, PipelineView
 from cutwater.server.pipelines import READY, OnePipeline, Pipelines, StoredPipelines
-from cutwater.server.public_url import PublicUrl
 from cutwater.server.routes import routes
 from cutwater.server.uvicorn_server import Endpoint, Server, bind
 from cutwater.store.backends.backend import Backend
@@ -142,7 +141,6 @@ class RunServer:
     """Serves the run of this process: probes at once, the rest when there is a run.
 
     Attributes:
-        server: The server.
         url: Its public address: that of the proxy, if there is one.
     """
 

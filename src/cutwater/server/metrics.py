@@ -133,7 +133,6 @@ class PipelineCollector(Collector):
     """Collects the metrics of some pipelines."""
 
     def __init__(self, pipelines: Pipelines) -> None:
-        """Collect the metrics of these pipelines on every scrape."""
         self._pipelines = pipelines
 
     def describe(self) -> Iterator[Metric]:

@@ -5,22 +5,17 @@ runs the pipeline executes a request in a thread of its own. Any other process s
 through the store, as the commands do. Both limit the open requests and the results they keep.
 """
 
-import os
-import socket
 import threading
 import uuid
 from collections import OrderedDict
 from typing import Final, Protocol
 
-from msgspec import UNSET
-
-from cutwater.clock import wall_ms
 from cutwater.errors import CutwaterError, NotRunning
 from cutwater.runtime.reporting.status import CheckpointReport, RunResult, RunStatus
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.lease import Holding, look
 from cutwater.store.records.reports import AttemptStatus
-from cutwater.store.records.requests import Answer, AnswerState, Request, Wanted, Wish
+from cutwater.store.records.requests import Answer, AnswerState, Wanted, Wish
 from cutwater.views.models import FailureCause, Operation, OperationState, OperationStatus
 
 OPEN_MAX: Final = 16
@@ -201,21 +196,9 @@ class StoreOperations:
             self._holders[chosen] = hold.lease.nonce
             while len(self._holders) > _KEPT:
                 self._holders.popitem(last=False)
-        at_ms = wall_ms()
-        self._store.requests.ask(
-            Request(
-                token=chosen,
-                wish=wanted.wish,
-                holder=hold.lease.nonce,
-                asked_by=f"process {os.getpid()} on {socket.gethostname()}, a dashboard",
-                asked_at_ms=at_ms,
-                expires_at_ms=at_ms + round(_EXPIRES_S * 1000),
-                full=wanted.full,
-                name=wanted.name,
-                drain=wanted.drain,
-                abort=wanted.abort or UNSET,
-            )
-        )
+        wait_ms = round(_EXPIRES_S * 1000)
+        request = wanted.addressed(chosen, hold.lease.nonce, wait_ms, ", a dashboard")
+        self._store.requests.ask(request)
         return chosen
 
     def state(self, trigger_id: str) -> OperationState | None:

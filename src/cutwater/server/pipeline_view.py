@@ -46,7 +46,6 @@ class Live(NamedTuple):
 
     Attributes:
         running: The run.
-        plan: Its plan.
         options: When it takes checkpoints.
         targets: Where its sinks write.
     """
@@ -66,7 +65,6 @@ class PipelineView:
     """One pipeline. Every method may be called from any thread.
 
     Attributes:
-        name: Its name.
         store: The pipeline's store, opened for this object only.
         live: Its run, if this process runs it.
         token_hint: Where users find the token for changes.
@@ -87,7 +85,6 @@ class PipelineView:
     _preview_lock: threading.Lock = field(default_factory=threading.Lock)
 
     def __post_init__(self) -> None:
-        """Prepare; nothing is read yet."""
         own = partial(PipelineStore.of, self.store.backend, self.store.pipeline)
         self.history = History(own(), lambda: self.is_running)
         where = self.history.location
@@ -128,11 +125,7 @@ class PipelineView:
         return self.live is not None or self.hold().holding is Holding.HELD
 
     def job(self) -> Job:
-        """Return its overview.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+        """Return its overview."""
         status, recoveries = self.status(), self.history.read().recoveries
         newest = recoveries[0] if recoveries else None
         hold = self.hold()
@@ -163,11 +156,7 @@ class PipelineView:
     # -- DAG
 
     def dag(self) -> Dag:
-        """Return its steps and channels.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+        """Return its steps and channels."""
         status = self.status()
         if self.live is None or status is None:
             return stored_dag(self.store.pipeline, self.name, self.head(), self.targets())
@@ -183,11 +172,7 @@ class PipelineView:
         return {} if cut is None else cut.identities
 
     def head(self) -> Cut | None:
-        """Return the current cut; None if there is none that can be read.
-
-        Raises:
-            Unavailable: If the store does not answer.
-        """
+        """Return the current cut; None if there is none that can be read."""
         current = next(
             (checkpoint for checkpoint in self.history.read().checkpoints if checkpoint.is_current),
             None,
@@ -209,11 +194,7 @@ class PipelineView:
         return cut
 
     def targets(self) -> SinkTargets:
-        """Return where the sinks write.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+        """Return where the sinks write."""
         if self.live is not None:
             return self.live.targets
         return self.store.targets.newest(self.store.log.read()) or {}
@@ -238,11 +219,7 @@ class PipelineView:
         ]
 
     def checkpoints(self) -> Listing:
-        """Return the list of checkpoints, newest first.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+        """Return the list of checkpoints, newest first."""
         listed = self.history.read()
         recent = {attempt.id: without_steps(attempt) for attempt in self.recent()}
         if not recent:
@@ -263,11 +240,7 @@ class PipelineView:
         return listed._replace(checkpoints=ordered)
 
     def checkpoint(self, checkpoint_id: CheckpointId) -> CheckpointDetail | None:
-        """Return one checkpoint with its steps; None if it never existed.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+        """Return one checkpoint with its steps; None if it never existed."""
         live = next((attempt for attempt in self.recent() if attempt.id == checkpoint_id), None)
         if live is not None and live.status == "IN_PROGRESS":
             return live
@@ -285,7 +258,6 @@ class PipelineView:
             Busy: If another preview is being made.
             ConfigError: If there is no such checkpoint.
             MoveRefused: If the pipeline cannot be opened for a rewind.
-            StoreError: If the store cannot be read.
         """
         if not self._preview_lock.acquire(blocking=False):
             raise Busy

@@ -8,7 +8,6 @@ bounded. docs/reference/api.md describes each path.
 import re
 import shlex
 from collections.abc import Mapping
-from datetime import UTC, datetime
 from typing import Annotated, Final
 
 from fastapi import APIRouter, HTTPException, Path, Query
@@ -20,7 +19,7 @@ from cutwater.server.errors import RESPONSES
 from cutwater.server.pipeline_view import PipelineView
 from cutwater.server.pipelines import Pipelines, job_of
 from cutwater.store.records.requests import Abort, Wanted, Wish, abort_reason
-from cutwater.store.records.savepoints import savepoint_name
+from cutwater.store.records.savepoints import default_savepoint_name, savepoint_name
 from cutwater.views import models
 from cutwater.views.build import settings_of, subtask_of, summary_of
 from cutwater.views.history import LISTED_MAX
@@ -191,7 +190,7 @@ def _add_changes(router: APIRouter, pipelines: Pipelines) -> None:
         """Take a savepoint now; with `cancel-job`, then stop."""
         request = body or models.SavepointQuestion()
         _check_target(request.target_directory)
-        name = savepoint_name(request.name or _default_name(), "name")
+        name = savepoint_name(request.name or default_savepoint_name(), "name")
         wish = Wish.STOP if request.cancel_job else Wish.SAVEPOINT
         return _submit(pipelines.find(jobid), Wanted(wish, name=name), request.trigger_id)
 
@@ -285,10 +284,6 @@ def _check_target(directory: str | None) -> None:
     if directory is not None:
         reason = "savepoints are kept in the pipeline's store: leave the target directory out"
         raise HTTPException(400, reason)
-
-
-def _default_name() -> str:
-    return f"savepoint-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
 
 
 def _vertex(step: models.StepNode, state: str) -> models.Vertex:

@@ -15,7 +15,7 @@ from typing import Final, NamedTuple
 import uvicorn
 
 from cutwater.errors import ConfigError, RunError
-from cutwater.server.auth import Guard, is_loopback
+from cutwater.server.auth import Guard
 from cutwater.server.connections import BACKLOG, Limits, limited_protocol
 
 DEFAULT_HOST: Final = "127.0.0.1"
@@ -112,7 +112,6 @@ class Server:
             limits: Limits of connections; None for limits that fit this process.
         """
         self._socket = listening
-        self._host = host
         self.url = _url(host, listening.getsockname()[1])
         config = uvicorn.Config(
             app,
@@ -130,11 +129,6 @@ class Server:
         )
         self._server = uvicorn.Server(config)
         self._thread = threading.Thread(target=self._run, name="api", daemon=True)
-
-    @property
-    def is_local(self) -> bool:
-        """Whether only this machine can reach it."""
-        return is_loopback(self._host)
 
     def start(self) -> None:
         """Start; return when the server responds.

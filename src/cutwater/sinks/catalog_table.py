@@ -138,7 +138,7 @@ def _describe(spark: "SparkSession", name: str) -> dict[str, Any]:
         (row,) = spark.sql(f"DESCRIBE TABLE EXTENDED {name} AS JSON").collect()
     except PySparkException as error:
         reason = " ".join(str(error).split())[:300].rstrip(".")
-        raise ConfigError("name", f"the catalog does not tell of {name}: {reason}") from error
+        raise ConfigError("name", f"the catalog cannot describe {name}: {reason}") from error
     found = json.loads(row[0])
     assert isinstance(found, dict)
     return found
@@ -226,7 +226,7 @@ class OpenTable:
                 self._spark.sql(f"REFRESH TABLE {self._name}")
         except PySparkException as error:
             reason = " ".join(str(error).split())[:300].rstrip(".")
-            raise SinkError(self._sink, f"the catalog was not told: {reason}") from error
+            raise SinkError(self._sink, f"the catalog was not updated: {reason}") from error
 
 
 def _partitions(committable: Committable) -> set[str]:

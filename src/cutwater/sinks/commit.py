@@ -56,7 +56,6 @@ def commit_in_store(
         Superseded: As `commit_sinks` does.
         TargetBehind: If a target lacks a commit that is recorded.
         SinkError: As `commit_sinks` does.
-        StoreError: If the store cannot be read.
     """
     try:
         return commit_sinks(sinks, commands)
@@ -81,7 +80,6 @@ class Groups:
     """
 
     def __init__(self, sinks: Mapping[SinkId, OpenSink]) -> None:
-        """Group these sinks."""
         self._sinks = sinks
         self._slot: Slot | None = None
         self._members: dict[Hashable, dict[SinkId, CommitSink]] = {}
@@ -92,14 +90,14 @@ class Groups:
         Args:
             commands: Commands that are due together; the first call for a decision has all of them.
         """
-        asked: dict[Hashable, None] = {}
+        requested: dict[Hashable, None] = {}
         for command in commands:
             if command.permit.slot != self._slot:
                 self._slot, self._members = command.permit.slot, {}
             group = self._group(command.sink)
             self._members.setdefault(group, {})[command.sink] = command
-            asked[group] = None
-        return [tuple(self._members[group].values()) for group in asked]
+            requested[group] = None
+        return [tuple(self._members[group].values()) for group in requested]
 
     def _group(self, sink: SinkId) -> Hashable:
         opened: object = self._sinks.get(sink)

@@ -37,7 +37,6 @@ class ConsistentView:
     """What all sinks showed at one commit point.
 
     Attributes:
-        checkpoint_id: The checkpoint.
         tables: Every sink's target and version.
         notes: Reasons why the tables may not show this exact moment, if any.
     """

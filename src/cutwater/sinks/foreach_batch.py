@@ -40,7 +40,7 @@ NOTHING: Final[Version] = "0"
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class CommitInfo:
     """Information about a commit that the function gets besides the rows.
 
     Attributes:
@@ -73,8 +73,8 @@ class Told:
         return self.batches[-1][1] if self.batches else None
 
 
-Function = Callable[["DataFrame", Told], None]
-TakeBack = Callable[[Told, Slot | None], None]
+Function = Callable[["DataFrame", CommitInfo], None]
+TakeBack = Callable[[CommitInfo, Slot | None], None]
 
 
 def foreach_batch(
@@ -82,9 +82,9 @@ def foreach_batch(
 ) -> "ForeachBatchTarget":
     """Hand the rows of each commit to a function that writes them somewhere, idempotently.
 
-    The function gets one DataFrame with the rows of all batches of the commit, and a `Told`. It is
-    called after the checkpoint is decided, never before, one slot after the other, and not for a
-    commit without rows. It may be called again with the same slot and the same rows: after an
+    The function gets one DataFrame with the rows of all batches of the commit, and a `CommitInfo`.
+    It is called after the checkpoint is decided, never before, one slot after the other, and not
+    for a commit without rows. It may be called again with the same slot and the same rows: after an
     error, and after a crash even if it had returned. So it must either
 
     - write the rows and the slot in one transaction, and write nothing if that slot or a later
@@ -95,10 +95,10 @@ def foreach_batch(
     function is called again until it succeeds, and the pipeline is COMMIT_BLOCKED until then.
 
     Args:
-        function: Called as `function(frame, told)`; it runs in the driver, and may use Spark.
+        function: Called as `function(frame, info)`; it runs in the driver, and may use Spark.
         staging: A directory for rows that wait for their decision; it must last as long as the
             store.
-        take_back: Called as `take_back(told, slot)` for a rewind by `cutwater run FILE --from`:
+        take_back: Called as `take_back(info, slot)` for a rewind by `cutwater run FILE --from`:
             must remove everything that came after this slot (None: everything), and may be called
             again. Without it, a rewind past rows that the function got is refused.
 
@@ -325,8 +325,8 @@ class OpenForeachBatch:
 
     def _call_info(
         self, permit: CommitPermit, batches: tuple[tuple[Generation, BatchId], ...]
-    ) -> Told:
-        return Told(permit.pipeline, self._sink, permit.slot, permit.checkpoint_id, batches)
+    ) -> CommitInfo:
+        return CommitInfo(permit.pipeline, self._sink, permit.slot, permit.checkpoint_id, batches)
 
     def _read_notes(self) -> list[tuple[Slot, str, list[Any]]]:
         """Return the slots with what was done at each, oldest first."""

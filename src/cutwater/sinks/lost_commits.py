@@ -7,7 +7,7 @@ it restores all other sinks too, and the missing rows are computed again.
 
 from collections.abc import Iterator, Mapping
 
-from cutwater.errors import Corrupt, NewerFormat, NotFound, TargetBehind
+from cutwater.errors import NotFound, TargetBehind
 from cutwater.ids import CheckpointId, SinkId
 from cutwater.protocol.cut import NO_TARGET, Cut, Version
 from cutwater.protocol.decisions import Decision, LogView
@@ -26,11 +26,7 @@ from cutwater.store.records.catalog import identify
 
 
 def behind(opened: object, recorded: Recorded | None) -> Found | None:
-    """Inspect one target; return what it shows if it lacks a recorded commit, otherwise None.
-
-    Raises:
-        SinkError: If the target cannot be inspected now.
-    """
+    """Inspect one target; return what it shows if it lacks a recorded commit, otherwise None."""
     if recorded is None or not isinstance(opened, KnowsNewest):
         return None
     found = opened.newest()
@@ -57,7 +53,6 @@ def check_targets_hold(
     Raises:
         TargetBehind: If one does not; the error explains what can be done.
         SinkError: If a target cannot be inspected now.
-        StoreError: If the store cannot be read.
     """
     for sink, commit in recorded.items():
         found = behind(sinks.get(sink), commit)
@@ -67,11 +62,7 @@ def check_targets_hold(
 
 
 def _way_out(store: PipelineStore, recorded: Recorded, whole: CheckpointId | None) -> str:
-    """Name the checkpoint that the target still shows, and what can be done.
-
-    Raises:
-        StoreError: If the store cannot be read.
-    """
+    """Name the checkpoint that the target still shows, and what can be done."""
     log = store.log.read()
     lost = log.at(recorded.slot) if recorded.slot <= log.last_slot else None
     sentences = []
@@ -92,7 +83,7 @@ def _way_out(store: PipelineStore, recorded: Recorded, whole: CheckpointId | Non
     newest = next(_list_committed(store, log), None)
     if newest is not None:
         sentences.append(
-            f"`cutwater rewind {name} --to {newest[0].checkpoint_id} --leave-sinks` goes on with "
+            f"`cutwater rewind {name} --to {newest[0].checkpoint_id} --leave-sinks` continues with "
             "all targets as they are, and does not write the missing rows again."
         )
     return " ".join(sentences)
@@ -135,19 +126,10 @@ def _list_committed(
             continue
         if decision.commit_point and decision.slot > committed:
             continue
-        cut = _read_cut(store, decision)
+        cut = store.manifests.find(decision)
         visible = None if cut is None else _read_visible(store, decision, cut)
         if cut is not None and visible is not None:
             yield decision, cut, visible
-
-
-def _read_cut(store: PipelineStore, decision: Decision) -> Cut | None:
-    try:
-        return store.manifests.read(decision.checkpoint_id, decision.manifest_sha256)
-    except NewerFormat:
-        raise
-    except (Corrupt, NotFound):
-        return None
 
 
 def _read_visible(

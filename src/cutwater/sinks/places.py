@@ -44,7 +44,6 @@ def locate_targets(
     Raises:
         ConfigError: If a sink that is declared as moved does not exist.
         SinkError: If a target cannot be reached now.
-        StoreError: If the store cannot be read.
     """
     unknown = sorted(set(moved) - set(targets))
     if unknown:

@@ -42,7 +42,6 @@ def reopen(target: StoredTarget, pipeline: PipelineId, sink: SinkId) -> OpenSink
 
     Raises:
         ConfigError: If its format is not one of ours, or the target can no longer be used.
-        SinkError: If it cannot be reached now.
     """
     opener = _OPENERS.get(target.format)
     if opener is None:

@@ -26,7 +26,6 @@ class SinkRetention:
 
     Attributes:
         collector: Collects for the same generation; knows which checkpoints are kept.
-        sinks: The sinks.
     """
 
     collector: Collector

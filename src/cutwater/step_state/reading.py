@@ -158,8 +158,6 @@ class StepState:
     """The state of one step at one checkpoint, on this machine.
 
     Attributes:
-        step: The step.
-        checkpoint_id: The checkpoint.
         batch: The last batch whose changes are in it; `NO_BATCH` if there was none.
         in_flight_events: How many Events in flight to the step are not in it yet.
         directory: Where the query's files are.
@@ -208,7 +206,6 @@ def fetch_state(store: PipelineStore, cut: Cut, step: str, into: Path) -> StepSt
     Raises:
         ConfigError: If the checkpoint has no such step, or the step keeps no state.
         Corrupt: If the checkpoint is damaged; the object is named.
-        StoreError: If the store does not answer.
     """
     snapshot = cut.snapshots.get(StepId(step))
     if snapshot is None:

@@ -29,7 +29,6 @@ class PipelineStore:
         backend: Where the objects are.
         pipeline: The pipeline's uuid.
         log: Its decision log, as this process has read it.
-        manifests: Its manifests.
         attempts: The numbers its attempts have taken.
         commits: The records of its commits.
         savepoints: The names of its savepoints.
@@ -66,11 +65,7 @@ class PipelineStore:
         )
 
     def lacks_decision(self) -> bool:
-        """Return whether sinks have committed a decision that the log no longer holds.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+        """Return whether sinks have committed a decision that the log no longer holds."""
         through = self.commits.through(self.log.read())
         # Read the log again: a commit follows its decision, and another process may just have
         # written both.

@@ -71,11 +71,7 @@ class History:
         self._listing = Listing()
 
     def read(self) -> Listing:
-        """Return the history, after a refresh if the last one was at least a second ago.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+        """Return the history, after a refresh if the last one was at least a second ago."""
         is_first = self._read_s is None
         # A caller that arrives during a refresh gets the last result, unless there is none yet.
         if not self._lock.acquire(blocking=is_first):
@@ -88,11 +84,7 @@ class History:
         return self._listing
 
     def checkpoint(self, checkpoint_id: CheckpointId) -> CheckpointDetail | None:
-        """Read one checkpoint with its steps; None if it never existed.
-
-        Raises:
-            StoreError: If the store cannot be read.
-        """
+        """Read one checkpoint with its steps; None if it never existed."""
         # With a log of its own: another thread may be reading the log of the list.
         store = PipelineStore.of(self.store.backend, self.store.pipeline)
         view = Inspector(store, self._is_running()).one(checkpoint_id)

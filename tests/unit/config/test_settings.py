@@ -40,7 +40,7 @@ def test_without_anything_all_are_defaults(tmp_path: Path, monkeypatch: pytest.M
 
     assert settings.checkpoint == CheckpointConfig()
     assert settings.restart == RestartConfig()
-    assert {one.origin for one in settings.all.values()} == {DEFAULT}
+    assert {setting.origin for setting in settings.all.values()} == {DEFAULT}
 
 
 def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path) -> None:
@@ -55,7 +55,7 @@ def test_a_flag_wins_over_the_environment_and_that_over_the_file(tmp_path: Path)
 
     assert settings.checkpoint == CheckpointConfig(interval="7s", retained=4, unaligned="forced")
     assert settings.restart == RestartConfig(attempts=None)
-    found = {name: one.origin for name, one in settings.all.items()}
+    found = {name: setting.origin for name, setting in settings.all.items()}
     assert found["checkpoint.interval"] == FLAG
     assert found["checkpoint.retained"] == "CUTWATER_CHECKPOINT_RETAINED"
     assert found["checkpoint.unaligned"] == found["store"] == str(file)

@@ -100,7 +100,7 @@ class VersionedTable:
         self.versions.append(rows)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        added = tuple(number for one in committables for number in numbers_of(one))
+        added = tuple(number for committable in committables for number in numbers_of(committable))
         return self._act(permit, self.versions[-1] + added)
 
     def look_back(self, version: Version | None) -> RestorePreview:
@@ -241,5 +241,9 @@ def check_exactly_once(pipeline: CrashingPipeline, restored: Restore) -> None:
     """Check that shown and carried rows are the numbers below the position, each exactly once."""
     assert restored.cut is not None
     for sink, table in pipeline.tables.items():
-        carried = [number for one in restored.cut.carried[sink] for number in numbers_of(one)]
+        carried = [
+            number
+            for committable in restored.cut.carried[sink]
+            for number in numbers_of(committable)
+        ]
         assert [*table.versions[-1], *carried] == list(range(position(restored.cut)))

@@ -82,13 +82,13 @@ class PreparedPipeline:
             engine=cast(Any, None),
             store=store,
             sinks={
-                sink: one.open(SinkContext(None, store.pipeline, sink))
-                for sink, one in targets.items()
+                sink: target.open(SinkContext(None, store.pipeline, sink))
+                for sink, target in targets.items()
             },
             options=CheckpointOptions(),
             bound=cast(Any, None),
             scratch=self.directory,
-            targets={sink: one.stored() for sink, one in targets.items()},
+            targets={sink: target.stored() for sink, target in targets.items()},
         )
         return Recovery(context, []).run()
 

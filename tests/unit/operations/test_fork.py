@@ -22,11 +22,11 @@ def copy_of(ref: BlobRef) -> BlobRef:
 
 def test_state_and_rows_in_flight_are_named_by_their_copies() -> None:
     cut = sample_cut()
-    refs = {ref for one in cut.snapshots.values() for ref in one.blobs}
+    refs = {ref for snapshot in cut.snapshots.values() for ref in snapshot.blobs}
     recorded = {
         ref
-        for one in cut.snapshots.values()
-        for part in one.in_flight
+        for snapshot in cut.snapshots.values()
+        for part in snapshot.in_flight
         for event in part.events
         for ref in event.blobs
     }
@@ -34,7 +34,7 @@ def test_state_and_rows_in_flight_are_named_by_their_copies() -> None:
     renamed = _rename_blobs(cut, {ref: copy_of(ref) for ref in refs})
 
     assert recorded
-    assert {ref for one in renamed.snapshots.values() for ref in one.blobs} == {
+    assert {ref for snapshot in renamed.snapshots.values() for ref in snapshot.blobs} == {
         copy_of(ref) for ref in refs
     }
     back = {copy_of(ref): ref for ref in refs}

@@ -118,8 +118,8 @@ def test_objects_that_went_with_their_manifest_are_not_called_damaged(store: Pip
     target = candidates(store, store.log.read())[0]
     assert target.cut is not None
     made = PipelineStore.of(store.backend, PipelineId("made"))
-    for one in target.cut.snapshots.values():
-        for ref in one.blobs:
+    for snapshot in target.cut.snapshots.values():
+        for ref in snapshot.blobs:
             store.backend.delete(ObjectPath(ref.name))
 
     with pytest.raises(MoveRefused, match="objects of the checkpoint are missing or damaged"):

@@ -99,7 +99,7 @@ def step(planned: PhysicalPlan, name: str) -> PhysicalStep:
 
 def channels(planned: PhysicalPlan, name: str) -> list[str]:
     """The channels that a step reads, in order."""
-    return [str(one.id) for one in step(planned, name).inputs]
+    return [str(step_input.id) for step_input in step(planned, name).inputs]
 
 
 def reason(planned: PhysicalPlan, name: str) -> str:
@@ -375,7 +375,7 @@ def test_a_channel_read_through_two_views_of_one_step_is_two_inputs() -> None:
 
     planned = plan(pipeline)
 
-    assert [(str(one.id), one.node) for one in step(planned, "b").inputs] == [
+    assert [(str(step_input.id), step_input.node) for step_input in step(planned, "b").inputs] == [
         ("0:a", "right"),
         ("1:a", "left"),
     ]
@@ -395,7 +395,7 @@ def test_an_update_mode_step_may_feed_a_step_that_names_the_keys() -> None:
 
     planned = plan(pipeline)
 
-    assert [(str(one.id), one.keys) for one in step(planned, "c").inputs] == [
+    assert [(str(step_input.id), step_input.keys) for step_input in step(planned, "c").inputs] == [
         ("0:b", ("customer",)),
         ("1:s", ()),
     ]
@@ -495,8 +495,12 @@ def test_a_sink_reads_updates_one_event_at_a_time() -> None:
 
     inputs = {step.name: step.inputs for step in plan(pipeline).steps}
 
-    assert [(one.by_event, one.batch_bytes(99)) for one in inputs[StepId("d")]] == [(True, 1)]
-    assert [(one.by_event, one.batch_bytes(99)) for one in inputs[StepId("c")]] == [(False, 99)]
+    assert [
+        (step_input.by_event, step_input.batch_bytes(99)) for step_input in inputs[StepId("d")]
+    ] == [(True, 1)]
+    assert [
+        (step_input.by_event, step_input.batch_bytes(99)) for step_input in inputs[StepId("c")]
+    ] == [(False, 99)]
 
 
 def test_a_complete_result_may_go_to_no_step() -> None:
@@ -626,7 +630,8 @@ def test_a_node_that_nobody_reads_is_refused() -> None:
     line = pipeline.place.line
 
     assert problems(pipeline) == (
-        f"{line + 2}: view valid (function pass_on) is read by nobody; give it a sink or remove it",
+        f"{line + 2}: view valid (function pass_on) is read by no other node; give it a sink or "
+        "remove it",
     )
 
 
@@ -795,7 +800,7 @@ def test_every_sink_says_how_it_is_written_and_when_its_rows_are_seen() -> None:
     planned = plan(pipeline)
 
     lines = [line.strip("│└├─ ") for line in planned.tree().splitlines()]
-    at = {one.split()[1]: number for number, one in enumerate(lines) if one[:5] == "sink "}
+    at = {line.split()[1]: number for number, line in enumerate(lines) if line[:5] == "sink "}
     early = "commit_every 90 s as sink early wants, visibility checkpoint"
     assert {name: lines[number + 1] for name, number in at.items()} == {
         "early": "write append, commit_every 90 s, visibility batch",
@@ -809,7 +814,9 @@ def test_every_sink_says_how_it_is_written_and_when_its_rows_are_seen() -> None:
     }
     written = {step["name"]: step["sink"] for step in as_dicts(planned.to_json()["steps"])}
     shown = ("format", "write", "keys", "commit_every_ms", "visibility")
-    assert {name: [one[field] for field in shown] for name, one in written.items() if one} == {
+    assert {
+        name: [entry[field] for field in shown] for name, entry in written.items() if entry
+    } == {
         "early": ["delta", "append", [], 90_000, "batch"],
         "keyed": ["delta", "upsert", ["shop", "day"], None, "checkpoint"],
         "shop": ["postgres", "upsert", ["id"], None, "checkpoint"],
@@ -854,7 +861,7 @@ def test_the_tree_shows_what_spark_says_of_the_steps_it_was_asked_about() -> Non
     drawn = draw(plan(pipeline), {StepId("totals"): counts, StepId("big_orders"): inside})
 
     lines = [line.strip("│└├─ ") for line in drawn.splitlines()]
-    assert [one for one in lines if one.startswith(("runs", "rows"))] == [
+    assert [line for line in lines if line.startswith(("runs", "rows"))] == [
         "runs as batches, keeps no state, watermark inside",
         "rows: customer string, total double",
         "runs as a query, keeps state in 1 partition, watermark 2.5 s behind at",
@@ -966,7 +973,7 @@ def test_what_a_step_says_of_alignment_reaches_the_protocol_and_is_shown() -> No
     tree = draw(planned)
     assert "step one (append mode, alignment_timeout 2s)" in tree
     assert "step two (append mode, unaligned forced)" in tree
-    written = {one["name"]: one for one in planned.to_json()["steps"]}  # type: ignore[attr-defined]
+    written = {raw["name"]: raw for raw in planned.to_json()["steps"]}  # type: ignore[attr-defined]
     assert written["one"]["alignment_timeout_ms"] == 2_000
     assert (written["two"]["unaligned"], written["two"]["overtakes"]) == ("forced", True)
     assert [written["valid"]["overtakes"], written["valid"]["unaligned"]] == [False, None]
@@ -975,7 +982,7 @@ def test_what_a_step_says_of_alignment_reaches_the_protocol_and_is_shown() -> No
 def test_a_step_that_never_overtakes_says_so_and_so_does_what_feeds_it() -> None:
     planned = plan(branches(three={"unaligned": False}))
 
-    whole = [one.step for one in planned.topology().steps if one.is_sink]
+    whole = [step.step for step in planned.topology().steps if step.is_sink]
     assert whole == ["valid", "two", "three"]
     tree = draw(planned)
     assert "step two (append mode, never overtakes)" in tree

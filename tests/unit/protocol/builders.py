@@ -101,7 +101,7 @@ def tell(machine: Any, *told: Any) -> tuple[Any, ...]:
 
 def only(kind: type[K], commands: tuple[object, ...]) -> tuple[K, ...]:
     """Keep the commands of one kind."""
-    return tuple(one for one in commands if isinstance(one, kind))
+    return tuple(command for command in commands if isinstance(command, kind))
 
 
 def state_of(thing: object) -> object:
@@ -110,9 +110,9 @@ def state_of(thing: object) -> object:
     if isinstance(thing, Mapping):
         plain = [(state_of(key), state_of(value)) for key, value in thing.items()]
     elif isinstance(thing, set | frozenset):
-        plain = sorted((state_of(one) for one in thing), key=repr)
+        plain = sorted((state_of(entry) for entry in thing), key=repr)
     elif isinstance(thing, tuple | list | deque):
-        plain = [state_of(one) for one in thing]
+        plain = [state_of(entry) for entry in thing]
     elif not isinstance(thing, None | bool | int | str | bytes | Enum) and not callable(thing):
         slots = [name for kind in type(thing).__mro__ for name in getattr(kind, "__slots__", ())]
         names = [*slots, *getattr(thing, "__dict__", ())]
@@ -281,8 +281,10 @@ def in_flight(source: InputId, *positions: int) -> InFlight:
     return InFlight(
         source,
         tuple(
-            RecordedEvent(one, event(one), (blob(f"{source.channel}-{one}", EVENT_BYTES),))
-            for one in positions
+            RecordedEvent(
+                position, event(position), (blob(f"{source.channel}-{position}", EVENT_BYTES),)
+            )
+            for position in positions
         ),
     )
 
@@ -372,8 +374,8 @@ def cut(
         GENERATION,
         kind,
         {
-            step: replace(one, staged=())
-            for step, one in line_snapshots(checkpoint_id, batch=batch).items()
+            step: replace(line_snapshot, staged=())
+            for step, line_snapshot in line_snapshots(checkpoint_id, batch=batch).items()
         },
         commit=staged if commit_point else nothing,
         carried=nothing if commit_point else staged,
@@ -456,7 +458,7 @@ def acknowledgements(
 ) -> tuple[events.Acknowledged, ...]:
     """What all steps of `LINE` acknowledge, or these snapshots."""
     given = snapshots or line_snapshots(checkpoint_id, batch=batch)
-    return tuple(acknowledged(one, now_ms) for one in given.values())
+    return tuple(acknowledged(snapshot, now_ms) for snapshot in given.values())
 
 
 def published(checkpoint_id: int = 1, now_ms: int = 0) -> events.Published:

@@ -12,13 +12,12 @@ from tests.unit.protocol.builders import (
 )
 
 from cutwater.errors import ProtocolViolation
-from cutwater.ids import NO_BATCH, ChannelId, CheckpointId
+from cutwater.ids import ChannelId, CheckpointId
 from cutwater.protocol.channel_log import Bound, ChannelLog, Placed
 from cutwater.protocol.messages import START, EndOfInput, Message, Place, Watermark
 
 FAST, SLOW = reader("fast"), reader("slow")
 ONE, TWO = CheckpointId(1), CheckpointId(2)
-WIDE = Bound(1_000, 1_000_000)
 
 
 # -- appending
@@ -46,7 +45,6 @@ def test_appending_a_batch_again_changes_nothing() -> None:
     log.append(event(1, rows=9))
 
     assert log.end == place(2)
-    assert log.last_batch == 1
 
 
 def test_a_batch_that_comes_again_behind_the_end_changes_nothing() -> None:
@@ -95,7 +93,7 @@ def test_a_cancel_may_follow_the_barrier_it_cancels() -> None:
 
     log.append(cancel(1))
 
-    assert [one.message for one in log.news(FAST)] == [barrier(1), cancel(1)]
+    assert [new.message for new in log.news(FAST)] == [barrier(1), cancel(1)]
 
 
 @pytest.mark.parametrize("message", [event(5), Watermark(1), barrier(1), cancel(1), EndOfInput()])
@@ -153,7 +151,6 @@ def test_a_refused_event_is_still_the_producers() -> None:
 
     assert not log.has_room(Bound(2, 1_000))
     assert log.read(START, log.end) == (event(0), event(1))
-    assert log.last_batch == 1
 
 
 def test_an_event_larger_than_the_bound_gets_in_when_there_is_room_before_it() -> None:
@@ -396,7 +393,7 @@ def test_control_messages_are_told_once_and_however_far_behind_the_reader_is() -
 
     first, second = log.news(SLOW), log.news(SLOW)
 
-    assert [one.message for one in first] == [barrier(1), cancel(1)]
+    assert [row.message for row in first] == [barrier(1), cancel(1)]
     assert second == ()
 
 
@@ -407,8 +404,8 @@ def test_a_reader_is_told_only_what_it_has_not_been_told() -> None:
 
     log.append(barrier(2))
 
-    assert [one.message for one in log.news(FAST)] == [barrier(2)]
-    assert [one.message for one in log.news(SLOW)] == [barrier(1), barrier(2)]
+    assert [new.message for new in log.news(FAST)] == [barrier(2)]
+    assert [new.message for new in log.news(SLOW)] == [barrier(1), barrier(2)]
 
 
 @pytest.mark.parametrize(("start", "end"), [(0, 3), (2, 1)])
@@ -617,7 +614,6 @@ def test_a_restored_channel_is_open_and_has_no_batch_of_this_generation() -> Non
     log = ChannelLog(ChannelId("orders"), {FAST: place(5)}, base=place(5), events=(event(40),))
 
     assert not log.ended
-    assert log.last_batch == NO_BATCH
     assert log.append(event(41)) == place(7)
 
 

@@ -157,7 +157,7 @@ def test_a_decision_lets_every_sink_act() -> None:
         CommitSink(PERMIT, T2, PREPARED[T2]),
     )
     assert committer.state is CommitterState.COMMITTING
-    assert committer.waiting_for == (T1, T2)
+    assert all(committer.waits_for(PERMIT.slot, sink) for sink in (T1, T2))
 
 
 def test_a_recovery_point_asks_nothing_of_the_sinks() -> None:
@@ -312,7 +312,7 @@ def test_answers_about_another_decision_change_nothing() -> None:
     )
 
     assert answers == ((), (), (), None)
-    assert committer.waiting_for == (T1, T2)
+    assert all(committer.waits_for(PERMIT.slot, sink) for sink in (T1, T2))
 
 
 def test_answers_to_an_idle_committer_change_nothing() -> None:
@@ -410,7 +410,7 @@ def test_a_sink_that_never_answers_is_named_when_the_budget_is_spent() -> None:
 
     commands = committer.tick(1_000)
 
-    assert [type(one) for one in commands] == [CommitBlocked]
+    assert [type(command) for command in commands] == [CommitBlocked]
     assert committer.state is CommitterState.COMMIT_BLOCKED
 
 

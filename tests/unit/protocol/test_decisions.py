@@ -58,7 +58,7 @@ def test_only_generations_with_a_decision_count_and_a_recovery_point_shows_what_
 
     assert log.deciding == {GENERATION, 3, 4}
     assert log.committing == {GENERATION}
-    assert [log.shown_at(one) for one in log.decisions] == [GENERATION] * 3
+    assert [log.shown_at(decision) for decision in log.decisions] == [GENERATION] * 3
     assert (
         LogView((claim(1), replace(point, slot=Slot(2)))).shown_at(replace(point, slot=Slot(2)))
         == 3

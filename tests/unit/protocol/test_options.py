@@ -223,7 +223,7 @@ def test_queue_limit_says_how_many_requests_may_wait() -> None:
 
     commands = tell(machine, requested(), requested(), requested())
 
-    assert [one.result for one in only(AnswerRequest, commands)] == [
+    assert [request.result for request in only(AnswerRequest, commands)] == [
         RequestResult.QUEUED,
         RequestResult.QUEUED,
         RequestResult.QUEUE_FULL,
@@ -344,7 +344,7 @@ def test_commit_budget_says_when_a_commit_is_blocked() -> None:
 def test_every_option_is_shown_to_change_something() -> None:
     """A new option needs a test above that is named after it."""
     groups = (CheckpointOptions, UnalignedOptions, CommitOptions)
-    options = {one.name for group in groups for one in fields(group)} - {"unaligned", "commit"}
+    options = {field.name for group in groups for field in fields(group)} - {"unaligned", "commit"}
     shown = " ".join(name for name in globals() if name.startswith("test_"))
 
-    assert [one for one in options if one.removesuffix("_ms") not in shown] == []
+    assert [option for option in options if option.removesuffix("_ms") not in shown] == []

@@ -37,7 +37,10 @@ def log(*entries: Decision) -> LogView:
 
 def cuts(*checkpoint_ids: int) -> dict[CheckpointId, Cut]:
     """Cuts of which each has its own state and its own committable."""
-    return {CheckpointId(one): cut(one, batch=one) for one in checkpoint_ids}
+    return {
+        CheckpointId(checkpoint_id): cut(checkpoint_id, batch=checkpoint_id)
+        for checkpoint_id in checkpoint_ids
+    }
 
 
 HISTORY = log(*(decision(slot) for slot in range(2, 7)))

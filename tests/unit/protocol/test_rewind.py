@@ -98,9 +98,9 @@ def test_the_decision_of_a_rewind_makes_sinks_restore() -> None:
     commands = Committer(PIPELINE, CommitOptions()).decided(TARGET.slot, rewind, 0)
 
     assert [
-        (one.restore, one.version, one.committables)
-        for one in commands
-        if isinstance(one, CommitSink)
+        (command.restore, command.version, command.committables)
+        for command in commands
+        if isinstance(command, CommitSink)
     ] == [(True, "v4", ())]
 
 

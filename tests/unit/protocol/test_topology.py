@@ -46,7 +46,7 @@ def test_a_self_join_reads_one_channel_twice() -> None:
     """Rule F38: the ordinal is part of an input's identity."""
     joined = Topology((StepSpec(ORDERS), StepSpec(TABLE, inputs_of("orders", "orders"))))
 
-    assert [str(one) for one in joined.readers(ChannelId("orders"))] == [
+    assert [str(reader) for reader in joined.readers(ChannelId("orders"))] == [
         "table/0:orders",
         "table/1:orders",
     ]

@@ -56,10 +56,10 @@ def test_what_dead_processes_have_left_can_be_taken_until_it_is_cleared(tmp_path
 
     assert cache.problems(blobs, (), [ref]) == {}
     assert (cache.linked_bytes, cache.fetched_bytes) == (len(ROWS), 0)
-    assert [one.name for one in (tmp_path / "root").iterdir()] == [scratch.path.name]
+    assert [path.name for path in (tmp_path / "root").iterdir()] == [scratch.path.name]
     mine = left_in(scratch, 3)
     clear(scratch.path, Generation(3))
-    assert {one.name for one in scratch.path.iterdir()} == {"lock", "g000003"}
+    assert {path.name for path in scratch.path.iterdir()} == {"lock", "g000003"}
     assert mine.read_bytes() == ROWS
     scratch.remove()
     assert list((tmp_path / "root").iterdir()) == []
@@ -91,7 +91,7 @@ def test_a_directory_whose_process_lives_is_left_alone(tmp_path: Path) -> None:
     scratch = made(tmp_path)
 
     assert file.read_bytes() == ROWS
-    assert [one.name for one in scratch.path.iterdir()] == ["lock"]
+    assert [path.name for path in scratch.path.iterdir()] == ["lock"]
     assert strange.exists()
     with (scratch.path / "lock").open("rb") as lock, pytest.raises(BlockingIOError):
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -103,14 +103,14 @@ def test_a_directory_that_spark_makes_anew_after_its_removal_goes(tmp_path: Path
     living = made(tmp_path)
     scratch = made(tmp_path)
     scratch.remove()
-    assert [one.name for one in tmp_path.iterdir()] == [living.path.name]
+    assert [path.name for path in tmp_path.iterdir()] == [living.path.name]
     # It may be swept while it is made.
     with suppress(FileNotFoundError):
         left_in(scratch, 1)
 
     wait_until(lambda: not scratch.path.exists(), "the directory is removed again")
 
-    assert [one.name for one in living.path.iterdir()] == ["lock"]
+    assert [path.name for path in living.path.iterdir()] == ["lock"]
     died(living)
 
 
@@ -166,7 +166,7 @@ def test_a_directory_that_another_start_takes_while_it_is_made_is_made_again(
     scratch = made(tmp_path)
 
     assert set(tmp_path.iterdir()) == {scratch.path, others[0].path}
-    assert [one.name for one in scratch.path.iterdir()] == ["lock"]
+    assert [path.name for path in scratch.path.iterdir()] == ["lock"]
     for one in (scratch, *others):
         died(one)
 

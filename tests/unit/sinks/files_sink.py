@@ -47,16 +47,17 @@ class ArrowRows:
         del options
         place = Path(directory.removeprefix("file://"))
         place.mkdir(parents=True)
-        for one in self.ids:
+        for number in self.ids:
             inner = place
             if partition_by:
-                inner = place / f"{partition_by[0]}={one % 2}"
+                inner = place / f"{partition_by[0]}={number % 2}"
                 inner.mkdir(exist_ok=True)
             data = {
-                name: [one if kind == "long" else str(one)] for name, kind in self.columns.items()
+                name: [number if kind == "long" else str(number)]
+                for name, kind in self.columns.items()
             }
             kept = {name: values for name, values in data.items() if name not in partition_by}
-            pq.write_table(pa.table(kept), inner / f"part-{one:05d}-c000.parquet")
+            pq.write_table(pa.table(kept), inner / f"part-{number:05d}-c000.parquet")
         if not self.ids:
             pq.write_table(pa.table({"id": pa.array([], pa.int64())}), place / "part-0.parquet")
         return len(self.ids)
@@ -97,7 +98,7 @@ def visible_files(root: Path) -> list[Path]:
 def ids_in(root: Path) -> list[int]:
     """Return the ids in the visible files, sorted."""
     return sorted(
-        one
+        entry
         for path in visible_files(root)
-        for one in pq.ParquetFile(path).read(columns=["id"])["id"].to_pylist()
+        for entry in pq.ParquetFile(path).read(columns=["id"])["id"].to_pylist()
     )

@@ -49,8 +49,8 @@ class Grouped(Alone):
     group: str = ""
 
     def act_together(self, acts: Sequence[tuple[OpenSink, CommitSink]]) -> Mapping[SinkId, Version]:
-        self.told.append(" ".join(one.sink for _, one in acts))
-        return {one.sink: "together" for _, one in acts}
+        self.told.append(" ".join(act.sink for _, act in acts))
+        return {act.sink: "together" for _, act in acts}
 
 
 def ask(sink: SinkId, slot: int = 1, *, restore: bool = False) -> CommitSink:
@@ -63,7 +63,7 @@ def sinks() -> dict[SinkId, OpenSink]:
 
 
 def named(groups: list[tuple[CommitSink, ...]]) -> list[str]:
-    return ["".join(one.sink for one in found) for found in groups]
+    return ["".join(sink.sink for sink in found) for found in groups]
 
 
 def test_commands_of_a_group_are_carried_out_together() -> None:

@@ -18,7 +18,7 @@ from cutwater.ids import BatchId, Generation, Slot
 from cutwater.protocol.cut import BlobRef, Committable
 from cutwater.sinks.base import SinkContext
 from cutwater.sinks.console import OpenConsole, _read_first_rows
-from cutwater.sinks.foreach_batch import OpenForeachBatch, Told
+from cutwater.sinks.foreach_batch import CommitInfo, OpenForeachBatch
 from cutwater.sinks.registry import reopen
 
 CONTEXT = SinkContext(None, PIPELINE, SINK)
@@ -33,7 +33,7 @@ def taken() -> list[tuple[int, int | None]]:
 def opened(tmp_path: Path, taken: list[tuple[int, int | None]]) -> OpenForeachBatch:
     """Rows were handed over at the slots 1, 2 and 3, one batch each."""
 
-    def take_back(told: Told, slot: Slot | None) -> None:
+    def take_back(told: CommitInfo, slot: Slot | None) -> None:
         taken.append((told.slot, slot))
 
     target = sinks.foreach_batch(lambda *_: None, staging=str(tmp_path), take_back=take_back)
@@ -129,7 +129,7 @@ def test_a_console_prints_a_commit_once_and_counts_what_it_did_not_stage(
     sink = sinks.console(rows=2).open(CONTEXT)
     assert isinstance(sink, OpenConsole)
     sink._waiting[Generation(1), BatchId(1)] = (("id", "name"), [("1", "a"), ("22", "b")])
-    staged = [Committable(SINK, Generation(1), BatchId(one), 3, ()) for one in (0, 1)]
+    staged = [Committable(SINK, Generation(1), BatchId(number), 3, ()) for number in (0, 1)]
     assert sink.commit(permit(4), staged) == "4"
     assert sink.commit(permit(4), staged) == "4"
     assert capsys.readouterr().out.splitlines() == [

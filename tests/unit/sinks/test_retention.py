@@ -82,7 +82,7 @@ def retention(store: PipelineStore, sink: OpenSink, generation: Generation = ONE
 
 def staged_batches(root: Path) -> list[str]:
     found = (root / "_cutwater" / PIPELINE).rglob("*.parquet")
-    return sorted("/".join(one.relative_to(root).parts[3:5]) for one in found)
+    return sorted("/".join(path.relative_to(root).parts[3:5]) for path in found)
 
 
 def test_what_a_kept_recovery_point_carries_stays_until_the_point_is_given_up(
@@ -134,7 +134,7 @@ def test_rows_of_a_decision_stay_until_its_commit_is_recorded(
 
     retention(store, sink).collect()
 
-    assert [sink.problem(one) for one in both] == [None, None]
+    assert [sink.problem(committable) for committable in both] == [None, None]
 
 
 def test_a_process_that_has_a_successor_lets_no_sink_delete(

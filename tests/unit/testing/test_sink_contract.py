@@ -110,7 +110,7 @@ class LooksAtSizesOnly(Files):
 
 class ActsAgain(Files):
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        acted = any(one.slot == permit.slot for one in self._commits.backwards())
+        acted = any(backward.slot == permit.slot for backward in self._commits.backwards())
         for file in list(self.root.glob("part-*.parquet"))[:1] if acted else ():
             shutil.copy(file, self.root / f"part-{next(CHANCE)}.parquet")
         return super().commit(permit, committables)
@@ -148,7 +148,9 @@ class StaysWhereItIs(Files):
 
 class GoesBackAgain(Files):
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        newest = max([int(permit.slot), *(int(one.slot) + 1 for one in self._commits.backwards())])
+        newest = max(
+            [int(permit.slot), *(int(backward.slot) + 1 for backward in self._commits.backwards())]
+        )
         return super().restore(grant(permit.pipeline, Slot(newest), CheckpointId(1)), version)
 
 

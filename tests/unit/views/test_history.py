@@ -60,14 +60,14 @@ def test_what_is_over_is_read_once(backend: Counting) -> None:
     complete(writer, 31)
     third = history.read()
 
-    assert [one.id for one in first.checkpoints] == list(range(30, 0, -1))
+    assert [checkpoint.id for checkpoint in first.checkpoints] == list(range(30, 0, -1))
     assert first.complete
     assert second == first
-    assert [one for one in read_again if "/manifests/" in one or "/reports/" in one] == []
+    assert [text for text in read_again if "/manifests/" in text or "/reports/" in text] == []
     assert third.version == first.version + 1
-    assert [one.id for one in third.checkpoints[:2]] == [31, 30]
-    assert [one.is_current for one in third.checkpoints[:2]] == [True, False]
-    assert sum("/manifests/" in one for one in backend.reads) == 1
+    assert [checkpoint.id for checkpoint in third.checkpoints[:2]] == [31, 30]
+    assert [checkpoint.is_current for checkpoint in third.checkpoints[:2]] == [True, False]
+    assert sum("/manifests/" in read for read in backend.reads) == 1
 
 
 def test_a_report_or_a_commit_that_comes_late_is_seen(backend: Counting) -> None:
@@ -103,9 +103,9 @@ def test_the_list_is_bounded_and_old_savepoints_stay_in_it(
     complete(writer, *range(2, 9))
     history = history_of(backend)
 
-    assert [one.id for one in history.read().checkpoints] == [8, 7, 6, 1]
+    assert [checkpoint.id for checkpoint in history.read().checkpoints] == [8, 7, 6, 1]
     complete(writer, 9)
-    assert [one.id for one in history.read().checkpoints] == [9, 8, 7, 1]
+    assert [checkpoint.id for checkpoint in history.read().checkpoints] == [9, 8, 7, 1]
 
 
 def test_a_slow_store_shows_the_newest_first_and_the_rest_later(
@@ -119,7 +119,7 @@ def test_a_slow_store_shows_the_newest_first_and_the_rest_later(
 
     first, second, third = (history.read() for _ in range(3))
 
-    assert [one.id for one in first.checkpoints] == [10, 9, 8, 7]
+    assert [checkpoint.id for checkpoint in first.checkpoints] == [10, 9, 8, 7]
     assert (first.complete, second.complete, third.complete) == (False, False, True)
     assert len(third.checkpoints) == 10
 

@@ -115,7 +115,7 @@ def doctor_command(arguments: DoctorArguments) -> int:
             master=arguments.master,
             conf=conf,
             scratch=_nearest(arguments.scratch or Path(tempfile.gettempdir())),
-            tell=_show_nothing if as_json else _show_phase,
+            report=_show_nothing if as_json else _show_phase,
         )
         phases = test.run()
         wrong = sum(not phase.ok for phase in phases)

@@ -5,23 +5,18 @@ command waits for the answer and shows the progress. If it is interrupted or tim
 a request that has not been started.
 """
 
-import os
-import socket
 import time
 import uuid
 from contextlib import suppress
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Annotated, Final
 
 import typer
-from msgspec import UNSET
 
 from cutwater.cli.lookup import FoundPipeline, find, look_up
 from cutwater.cli.options import DEFAULT_STORE, Debug, OutputForm, PipelineName, StoreUrl
 from cutwater.cli.output import SUCCESS, Output, bytes_text, duration_text, say, say_json
 from cutwater.cli.render import report_json
-from cutwater.clock import wall_ms
 from cutwater.errors import NotRunning, RequestFailed, StoreError
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
@@ -36,7 +31,7 @@ from cutwater.store.records.requests import (
     Wish,
     abort_reason,
 )
-from cutwater.store.records.savepoints import savepoint_name
+from cutwater.store.records.savepoints import default_savepoint_name, savepoint_name
 from cutwater.units import milliseconds
 
 SAVEPOINT_HELP: Final = """Take a savepoint of a running pipeline.
@@ -162,34 +157,30 @@ class StopArguments:
     debug: Debug = False
 
 
+RequestArguments = CheckpointArguments | SavepointArguments | AbortArguments | StopArguments
+
+
 def checkpoint_command(arguments: CheckpointArguments) -> int:
     """Request a checkpoint; return the exit code."""
-    timeout_ms = milliseconds(arguments.timeout, "--timeout")
-    client = RequestClient(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
-    answer = client.send(Wanted(Wish.CHECKPOINT, full=arguments.full))
-    return _show_checkpoint(
-        answer, CheckpointKind.FULL if arguments.full else CheckpointKind.CHECKPOINT, arguments
-    )
+    answer = RequestClient.of(arguments).send(Wanted(Wish.CHECKPOINT, full=arguments.full))
+    kind = CheckpointKind.FULL if arguments.full else CheckpointKind.CHECKPOINT
+    return _show_checkpoint(answer, kind, arguments.output)
 
 
 def savepoint_command(arguments: SavepointArguments) -> int:
     """Request a savepoint; return the exit code."""
-    timeout_ms = milliseconds(arguments.timeout, "--timeout")
-    name = arguments.name or f"savepoint-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    name = arguments.name or default_savepoint_name()
     savepoint_name(name, "--name")
-    client = RequestClient(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
-    answer = client.send(Wanted(Wish.SAVEPOINT, name=name))
-    return _show_checkpoint(answer, CheckpointKind.SAVEPOINT, arguments)
+    answer = RequestClient.of(arguments).send(Wanted(Wish.SAVEPOINT, name=name))
+    return _show_checkpoint(answer, CheckpointKind.SAVEPOINT, arguments.output)
 
 
 def abort_command(arguments: AbortArguments) -> int:
     """Abort a pending checkpoint; return the exit code."""
-    timeout_ms = milliseconds(arguments.timeout, "--timeout")
     reason = abort_reason(arguments.reason, "--reason")
     number = None if arguments.checkpoint is None else CheckpointId(arguments.checkpoint)
-    client = RequestClient(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
-    answer = client.send(Wanted(Wish.ABORT, abort=Abort(checkpoint_id=number, reason=reason)))
-    report = answer.report
+    abort = Abort(checkpoint_id=number, reason=reason)
+    report = RequestClient.of(arguments).send(Wanted(Wish.ABORT, abort=abort)).report
     assert report is not None
     savepoint = CheckpointKind.SAVEPOINT if report.name else CheckpointKind.CHECKPOINT
     if arguments.output is Output.JSON:
@@ -202,11 +193,9 @@ def abort_command(arguments: AbortArguments) -> int:
 
 def stop_command(arguments: StopArguments) -> int:
     """Request a stop; return the exit code."""
-    timeout_ms = milliseconds(arguments.timeout, "--timeout")
     if arguments.savepoint is not None:
         savepoint_name(arguments.savepoint, "--savepoint")
-    found = find(arguments.store, arguments.pipeline)
-    client = RequestClient(found, arguments.output, timeout_ms)
+    client = RequestClient.of(arguments)
     answer = client.send(Wanted(Wish.STOP, name=arguments.savepoint, drain=arguments.drain))
     client.wait_for_release()
     savepoint = CheckpointKind.SAVEPOINT if arguments.savepoint else CheckpointKind.CHECKPOINT
@@ -220,16 +209,14 @@ def stop_command(arguments: StopArguments) -> int:
         if report
         else answer.message
     )
-    say(f"{found.name} has stopped; {last or 'it had taken no checkpoint'}.")
+    say(f"{client.pipeline} has stopped; {last or 'it had taken no checkpoint'}.")
     return SUCCESS
 
 
-def _show_checkpoint(
-    answer: Answer, kind: CheckpointKind, arguments: CheckpointArguments | SavepointArguments
-) -> int:
+def _show_checkpoint(answer: Answer, kind: CheckpointKind, output: Output) -> int:
     report = answer.report
     assert report is not None
-    if arguments.output is Output.JSON:
+    if output is Output.JSON:
         say_json({"checkpoint": report_json(report, kind)})
     else:
         took = duration_text(report.duration_ms)
@@ -253,6 +240,21 @@ class RequestClient:
         self._timeout_ms = timeout_ms
         self._requests = found.store.requests
 
+    @classmethod
+    def of(cls, arguments: RequestArguments) -> "RequestClient":
+        """Find the pipeline of a command.
+
+        Raises:
+            ConfigError: If the timeout is not a time, or there is no such pipeline or store.
+        """
+        timeout_ms = milliseconds(arguments.timeout, "--timeout")
+        return cls(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
+
+    @property
+    def pipeline(self) -> str:
+        """The name of the pipeline."""
+        return self._found.name
+
     def send(self, wanted: Wanted) -> Answer:
         """Send a request and wait for its answer.
 
@@ -263,19 +265,7 @@ class RequestClient:
         lease = self._found.lease
         if lease is None or not self._found.is_running:
             raise self._not_running(_holder_text(self._found))
-        at_ms = wall_ms()
-        request = Request(
-            token=uuid.uuid4().hex,
-            wish=wanted.wish,
-            holder=lease.nonce,
-            asked_by=f"process {os.getpid()} on {socket.gethostname()}",
-            asked_at_ms=at_ms,
-            expires_at_ms=at_ms + self._timeout_ms,
-            full=wanted.full,
-            name=wanted.name,
-            drain=wanted.drain,
-            abort=wanted.abort or UNSET,
-        )
+        request = wanted.addressed(uuid.uuid4().hex, lease.nonce, self._timeout_ms)
         what = wanted.wish.value
         article = "an" if wanted.wish is Wish.ABORT else "a"
         self._report(f"requesting {article} {what} from process {lease.process} on {lease.host}")

@@ -260,18 +260,18 @@ def run_command(arguments: RunArguments) -> int:
         pipeline = arguments.name or loaded.pipeline.name
         if arguments.start_from not in {"latest", "none"} and not arguments.yes:
             _check_consent(arguments, pipeline)
-        screen.tell(f"starting Spark on {arguments.master}")
+        screen.write_line(f"starting Spark on {arguments.master}")
         spark = session()
         for warning in check_session(spark):
-            screen.tell(f"warning: {warning}")
+            screen.write_line(f"warning: {warning}")
         ship_by_value(loaded.modules)
-        screen.tell(f"starting {pipeline}; its checkpoints are in {options.store}")
+        screen.write_line(f"starting {pipeline}; its checkpoints are in {options.store}")
         run = start(loaded.pipeline, spark, options)
         with _handle_signals() as request:
             if run.change is not None and run.change.is_change:
                 for line in change_lines(run.change):
-                    screen.tell(line)
-            with serving.serve(run, screen.tell):
+                    screen.write_line(line)
+            with serving.serve(run, screen.write_line):
                 result = _follow(run, screen, duration_s, request)
         if result is None:
             # The JVM ends with this process; waiting for it would not be "at once".
@@ -301,13 +301,13 @@ def _follow(
     while (result := run.wait(_LOOK_S)) is None:
         screen.show(run.status())
         if request.kill:
-            screen.tell("stopped at once, without a checkpoint")
+            screen.write_line("stopped at once, without a checkpoint")
             run.kill()
             return None
         is_over = end_s is not None and time.monotonic() >= end_s
         if not is_stopping and (request.stop or is_over):
             why = request.stop or f"{duration_s:g} s have passed"
-            screen.tell(f"{why}: taking a final checkpoint; Ctrl-C again to stop at once")
+            screen.write_line(f"{why}: taking a final checkpoint; Ctrl-C again to stop at once")
             run.stop(checkpoint=True)
             is_stopping = True
     screen.show(run.status())
@@ -402,8 +402,7 @@ class Serving:
                 raise ConfigError("--serve", error.reason) from error
             self._problem = f"no dashboard: {error.reason}"
             return
-        from cutwater.server.auth import token_from_environment  # noqa: PLC0415
-        from cutwater.server.public_url import PublicUrl  # noqa: PLC0415
+        from cutwater.server.auth import PublicUrl, token_from_environment  # noqa: PLC0415
         from cutwater.server.uvicorn_server import Endpoint, bind  # noqa: PLC0415
 
         public = None if public_url is None else PublicUrl.of(public_url)
@@ -417,10 +416,10 @@ class Serving:
             self._problem = f"no dashboard: {_reason(error)}"
 
     @contextmanager
-    def serve(self, run: "PipelineRun", tell: Callable[[str], None]) -> Iterator[None]:
+    def serve(self, run: "PipelineRun", show: Callable[[str], None]) -> Iterator[None]:
         """Serve a run inside the context; stop the server at its end."""
         try:
-            self._show(run, tell)
+            self._show(run, show)
             yield
         finally:
             self.close()
@@ -431,19 +430,19 @@ class Serving:
             self._made.server.stop()
             self._made = None
 
-    def _show(self, run: "PipelineRun", tell: Callable[[str], None]) -> None:
+    def _show(self, run: "PipelineRun", show: Callable[[str], None]) -> None:
         if self._problem:
-            tell(self._problem)
+            show(self._problem)
         if self._made is None:
             return
         try:
             token = self._made.show(run)
         except Exception as error:  # noqa: BLE001 - the pipeline runs in any case
-            tell(f"no dashboard: {_reason(error)}")
+            show(f"no dashboard: {_reason(error)}")
             return
         # On a line of its own: an address with text after it is hard to click on.
-        tell(f"dashboard and API at {self._made.url}")
-        tell(f"to make changes there: {token.hint}")
+        show(f"dashboard and API at {self._made.url}")
+        show(f"to make changes there: {token.hint}")
 
 
 def _reason(error: Exception) -> str:

@@ -60,13 +60,13 @@ class SelfTest:
         conf: The user's settings for the session.
         scratch: The directory below which all files are created and removed again; every executor
             must see it. None for the system's temporary directory.
-        tell: Called with every phase when it has ended.
+        report: Called with every phase when it has ended.
     """
 
     master: str = MASTER_DEFAULT
     conf: Mapping[str, str] = field(default_factory=dict)
     scratch: Path | None = None
-    tell: Callable[[Phase], None] = lambda _: None
+    report: Callable[[Phase], None] = lambda _: None
 
     def run(self) -> tuple[Phase, ...]:
         """Run the phases until one fails; all files are removed.
@@ -82,7 +82,7 @@ class SelfTest:
             try:
                 for name, act in bench.phases():
                     phases.append(_run_phase(name, act))
-                    self.tell(phases[-1])
+                    self.report(phases[-1])
                     if not phases[-1].ok:
                         break
             finally:

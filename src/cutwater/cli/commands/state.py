@@ -111,7 +111,6 @@ def show_command(arguments: ShowArguments) -> int:
 
     Raises:
         UserError: If there is no such pipeline, checkpoint, step, operator or key.
-        CutwaterError: If it cannot be read.
     """
     store = find(arguments.store, arguments.pipeline).store
     cut = cut_at(store, arguments.checkpoint, "--checkpoint")
@@ -145,7 +144,6 @@ def diff_command(arguments: DiffArguments) -> int:
 
     Raises:
         UserError: If there is no such pipeline, checkpoint, step, operator or key.
-        CutwaterError: If it cannot be read.
     """
     store = find(arguments.store, arguments.pipeline).store
     cuts = (cut_at(store, arguments.before, "--from"), cut_at(store, arguments.after, "--to"))

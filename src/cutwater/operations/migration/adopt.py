@@ -49,8 +49,6 @@ class AdoptedStep:
     """A query, and the step that resumes it.
 
     Attributes:
-        step: The step.
-        query: The query.
         streams: What each line of the step's offset log is.
         offsets: Those lines.
         owes_batch: Whether a batch without data is due.
@@ -95,12 +93,7 @@ class Adoption:
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A directory that was examined.
-
-    Attributes:
-        query: Its query.
-        seen: What was in it.
-    """
+    """A directory that was examined."""
 
     query: PlainQuery
     seen: Trace
@@ -175,7 +168,7 @@ def _problems(
     if query.planned is not None and not allow_uncommitted:
         yield (
             f"{query.directory} has batch {query.planned} begun and not committed. The pipeline "
-            f"would run its input again, behind batch {query.batch}; the old query's sink may "
+            f"would run its input again, after batch {query.batch}; the old query's sink may "
             "already have rows of it. Let the query finish it (start it once with the trigger "
             "availableNow), or say --allow-uncommitted."
         )
@@ -194,7 +187,7 @@ def _problems(
 
 
 def _stream_problems(form: AnalyzedStep, query: PlainQuery) -> Iterator[str]:
-    own = [one for one in form.lines if one.kind is StreamKind.OWN]
+    own = [line for line in form.lines if line.kind is StreamKind.OWN]
     if own:
         yield (
             f"reads {own[0].name}, which is {own[0].description} of Cutwater's own, and a plain "
@@ -259,7 +252,6 @@ def adopt(adoption: Adoption, store: PipelineStore, targets: SinkTargets) -> Dec
         AdoptionRefused: If the pipeline has a cut already, or a query began to run meanwhile.
         PipelineHeld: If another process runs the pipeline.
         Fenced: If another process claimed it meanwhile.
-        StoreError: If the store cannot be read or written.
     """
     log = _free_log(adoption.plan.pipeline, store)
     claim = claim_next(store, log)

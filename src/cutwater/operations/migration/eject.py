@@ -52,7 +52,6 @@ class Ejected(msgspec.Struct, frozen=True):
     """What was written of one step.
 
     Attributes:
-        step: The step.
         ending: What a plain query can do with it.
         directory: The checkpoint directory, below the requested one; empty for none.
         batch: The last batch that is part of the checkpoint; None if there is none.
@@ -111,7 +110,6 @@ def eject(pipeline: str, store: PipelineStore, decision: Decision, to: Path) -> 
     Raises:
         ConfigError: If the checkpoint or the directory cannot be used; nothing was written.
         Corrupt: If the checkpoint is damaged; the object is named.
-        StoreError: If the store does not answer.
     """
     target = to.absolute()
     _check_target(target)
@@ -174,14 +172,14 @@ def _check_cut(cut: Cut, decision: Decision, store: PipelineStore) -> None:
     if undone:
         raise ConfigError(
             "--checkpoint",
-            f"a rewind has taken the tables back behind {name}, and a plain query would go on "
-            "without the rows in between; eject the checkpoint the pipeline stands on, or one "
+            f"a rewind has restored the tables to before {name}, and a plain query would resume "
+            "without the rows in between; eject the current checkpoint of the pipeline, or one "
             "before the rewind's",
         )
     if decision.commit_point and decision.slot not in store.commits.slots():
         raise ConfigError(
             "--checkpoint",
-            f"the sinks have not committed {name} yet, and a plain query would go on behind its "
+            f"the sinks have not committed {name} yet, and a plain query would resume after its "
             "rows; run the pipeline once, which commits it first",
         )
 
@@ -213,13 +211,13 @@ def _eject_step(snapshot: StepSnapshot, directory: Path, home: Path) -> Ejected:
         why = (
             f"It read {names}, filled by the step of the same name. The directory has "
             "all of its state, and no offset where a channel was: a plain query whose plan is the "
-            "same but for the source read there goes on with the state, and reads that source "
-            f"from its beginning. Give it one that begins behind batch {snapshot.batch}."
+            "same but for the source read there resumes with the state, and reads that source "
+            f"from its beginning. Give it one that begins after batch {snapshot.batch}."
         )
         ending = Ending.STATE_ONLY
     else:
         why = (
-            f"A plain query with the same plan goes on at batch {snapshot.batch + 1}: same "
+            f"A plain query with the same plan resumes at batch {snapshot.batch + 1}: same "
             "sources in the same order, same stateful operators, "
             f'.option("checkpointLocation", "{home}").'
         )
@@ -252,7 +250,7 @@ def _render_readme(ejection: Ejection) -> str:
     lines = [
         f"Checkpoint {ejection.decision.checkpoint_id} of pipeline {ejection.pipeline}, as "
         "checkpoint directories of plain Spark streaming queries.",
-        "Cutwater is not needed to go on from them. Tables that sinks have written are complete",
+        "Cutwater is not needed to resume from them. Tables that sinks have written are complete",
         "up to this checkpoint; what a plain query writes comes after it.",
         *([ejection.warning] if ejection.warning else []),
         "",

@@ -78,7 +78,7 @@ def look(directory: Path) -> PlainQuery:
     committed = query_log.batches(directory, COMMITS)
     if not committed:
         raise RecoveryError(
-            f"{directory} has no committed batch: there is nothing to go on from, and a pipeline "
+            f"{directory} has no committed batch: there is nothing to resume from, and a pipeline "
             "without it starts at the same place."
         )
     batch = committed[-1]

@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from cutwater.errors import NotFound, SinkError
 from cutwater.ids import Generation, SinkId
-from cutwater.operations.offline_pipeline import OfflinePipeline, check_still_there, read_cut
+from cutwater.operations.offline_pipeline import OfflinePipeline, check_still_there
 from cutwater.operations.rewind.preview import Observed, shown_then
 from cutwater.operations.rewind.source_history import Past, past_of
 from cutwater.operations.rewind.target import Candidate
@@ -41,7 +41,6 @@ def observe(
 
     Raises:
         MoveRefused: If the checkpoint was deleted meanwhile.
-        StoreError: If the store cannot be read.
     """
     head = log.head
     assert head is not None
@@ -67,7 +66,7 @@ def observe(
     obstacles = _find_unfenceable_sinks(offline, log, previews) | obstacles
     obstacles = _find_lost_commits(offline, target, shown, previews) | obstacles
     obstacles |= _find_dropped_sinks(offline, log, target.decision)
-    head_cut = target.cut if head == target.decision else read_cut(offline.store, head)
+    head_cut = target.cut if head == target.decision else offline.store.manifests.find(head)
     past = Past() if target.cut is None else past_of(offline.store, head_cut, target.cut)
     return Observed(
         pipeline=offline.name,
@@ -192,7 +191,7 @@ def _find_recreated_tables(
         if slot is not None and slot > decision.slot:
             place = offline.targets[sink].uri
             reason = f"{place} is another table than the one that was at version {version} then"
-            found[sink] = f"{reason}: it has been made anew"
+            found[sink] = f"{reason}: it has been recreated"
     return found
 
 
@@ -246,7 +245,7 @@ def _find_unfenceable_sinks(
     for decision in log.decisions if absent else ():
         if not decision.commit_point or decision.slot in recorded:
             continue
-        cut = read_cut(offline.store, decision)
+        cut = offline.store.manifests.find(decision)
         for sink in absent if cut is None else {sink for sink in absent if cut.commit.get(sink)}:
             found[sink] = (
                 f"checkpoint {decision.checkpoint_id} has rows for it that may still be committed, "

@@ -21,7 +21,6 @@ class StepMove:
     """What happens to a step.
 
     Attributes:
-        step: The step.
         batch: Its last batch in the current cut; None if the step is not in that cut.
         batch_then: Its last batch in the target cut; -1 for none.
         state_bytes: The size of the restored state.
@@ -58,7 +57,6 @@ class SinkMove:
     """What happens to a sink's target.
 
     Attributes:
-        sink: The sink.
         target: Where it writes.
         version: What it shows now; None if that is not known.
         version_then: The version to restore; None for its beginning.
@@ -129,7 +127,6 @@ class Observed:
         pipeline: The pipeline's name.
         target: The checkpoint to rewind to.
         head: The current cut; None if its manifest cannot be read.
-        head_id: Its number.
         undone: The checkpoints decided since the target.
         facts: What the protocol decides by.
         previews: The restore preview of every sink.

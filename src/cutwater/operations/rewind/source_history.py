@@ -53,9 +53,6 @@ def past_of(store: PipelineStore, head: Cut | None, target: Cut) -> Past:
         store: The pipeline in its store.
         head: The current cut: what it has read must still exist, to be read again.
         target: The cut to rewind to, or to fork from.
-
-    Raises:
-        StoreError: If the store does not answer.
     """
     found: dict[str, str] = {}
     unasked = set()

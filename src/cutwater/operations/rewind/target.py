@@ -22,7 +22,6 @@ class Candidate:
     """A decided checkpoint that can be chosen.
 
     Attributes:
-        decision: Its decision.
         cut: Its manifest; None if it is damaged.
     """
 

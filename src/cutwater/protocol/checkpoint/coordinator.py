@@ -129,7 +129,7 @@ class Coordinator:
     def _on_requested(self, event: events.Requested) -> Commands:
         if self._mode is not events.Mode.RUNNING:
             return (events.AnswerRequest(event.request, RequestResult.NOT_RUNNING),)
-        result = self._schedule.ask(event.request, first=event.at_once)
+        result = self._schedule.enqueue(event.request, first=event.at_once)
         commands: Commands = (events.AnswerRequest(event.request, result),)
         if event.at_once and result is RequestResult.QUEUED:
             for attempt in tuple(self._attempts.values()):
@@ -165,7 +165,7 @@ class Coordinator:
         ATTEMPT.next(attempt.phase, PhaseTrigger.RESERVED)
         if not event.won:
             # A predecessor that still runs took the number; the request goes to the front again.
-            self._schedule.ask_again(attempt.request)
+            self._schedule.put_back(attempt.request)
             return self._fail(attempt, FailureReason.ID_TAKEN, event.now_ms)
         attempt.move(PhaseTrigger.RESERVED)
         return (events.StartAttempt(attempt.barrier),)
@@ -353,7 +353,7 @@ class Coordinator:
     @property
     def _being_decided(self) -> bool:
         busy = (Phase.PUBLISHING, Phase.DECIDING)
-        return any(one.phase in busy for one in self._attempts.values())
+        return any(attempt.phase in busy for attempt in self._attempts.values())
 
     def _finish(self) -> Commands:
         if self._attempts or self._ending is None:
@@ -370,7 +370,8 @@ class Coordinator:
         # Attempts start in the order of their numbers, so one at a time reserves its number.
         # Nothing starts next to a savepoint: a later checkpoint would subsume it (F30).
         alone = any(
-            one.phase is Phase.RESERVING or one.request.flags for one in self._attempts.values()
+            attempt.phase is Phase.RESERVING or attempt.request.flags
+            for attempt in self._attempts.values()
         )
         open_attempts = self._options.max_concurrent if alone else len(self._attempts)
         ending = self._mode is not events.Mode.RUNNING
@@ -393,10 +394,13 @@ class Coordinator:
         """Whether rows wait for the next commit point; a pipeline does not end before it."""
         return self._ledger.carries_output
 
+    # No driver reads the next four: the property tests compare them with their model, and the
+    # seed documents name `completed` and `completed_count` (PROTOCOL.md, seed features).
+
     @property
     def open_attempts(self) -> Mapping[CheckpointId, Phase]:
         """Every attempt that has not ended, and its phase."""
-        return {one.checkpoint_id: one.phase for one in self._attempts.values()}
+        return {attempt.checkpoint_id: attempt.phase for attempt in self._attempts.values()}
 
     def missing(self, checkpoint_id: CheckpointId) -> tuple[StepId, ...]:
         """Return the steps that have not acknowledged an open attempt."""
@@ -418,8 +422,8 @@ class Coordinator:
         if self._mode is events.Mode.HALTED:
             return None
         times = [
-            one.deadline_ms if one.can_fail else self._last_moment(one)
-            for one in self._attempts.values()
+            attempt.deadline_ms if attempt.can_fail else self._last_moment(attempt)
+            for attempt in self._attempts.values()
         ]
         if self._committer.wake_at_ms is not None:
             times.append(self._committer.wake_at_ms)

@@ -62,7 +62,6 @@ class Requested:
     """A checkpoint or savepoint is requested.
 
     Attributes:
-        request: What is requested.
         now_ms: When.
         at_once: The pipeline stops with it. The request comes before all waiting requests, and
             open attempts give way to it: each of them may be stuck until its deadline.
@@ -291,7 +290,6 @@ class ReserveId:
     """Reserve this number durably; answer with `Reserved` or `ReserveFailed`.
 
     Attributes:
-        checkpoint_id: The number.
         kind: The kind of checkpoint that the attempt makes.
         request: The request it serves, for reports; not part of the comparison.
     """
@@ -313,7 +311,6 @@ class EndAttempt:
     """Notify every step directly that the attempt is over.
 
     Attributes:
-        checkpoint_id: The attempt.
         decided: Whether it became a checkpoint.
         reason: If not, why.
         detail: Human-readable: which steps were missing, which facts contradict each other.

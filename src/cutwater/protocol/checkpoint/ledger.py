@@ -46,14 +46,9 @@ class CommitPace:
         return last_ms is None or now_ms - last_ms >= self._every_ms
 
     def commits(self, attempt: Attempt, sources: Iterable[StepSnapshot]) -> bool:
-        """Return whether sinks commit at the cut of this attempt, as far as time is concerned.
-
-        Args:
-            attempt: The attempt.
-            sources: The snapshots of the sources in it.
-        """
+        """Return whether sinks commit at the cut of this attempt, as far as time is concerned."""
         request = attempt.request
-        if request.flags or request.is_last or all(one.finished for one in sources):
+        if request.flags or request.is_last or all(snapshot.finished for snapshot in sources):
             return True
         return self.is_due(attempt.started_at_ms)
 
@@ -73,7 +68,6 @@ class Ledger:
         generation: Generation,
         standing: Standing,
     ) -> None:
-        """Start where recovery ended."""
         self._topology = topology
         self._options = options
         self._generation = generation
@@ -108,7 +102,9 @@ class Ledger:
             self._carried,
             self._batches,
             self._options.commit,
-            due=self._pace.commits(attempt, [snapshots[one] for one in self._topology.sources]),
+            due=self._pace.commits(
+                attempt, [snapshots[source] for source in self._topology.sources]
+            ),
         )
         return Cut(
             checkpoint_id=attempt.checkpoint_id,
@@ -116,7 +112,7 @@ class Ledger:
             kind=attempt.request.kind,
             name=attempt.request.name,
             started_at_ms=attempt.started_at_ms,
-            snapshots={step: replace(one, staged=()) for step, one in snapshots.items()},
+            snapshots={step: replace(snapshot, staged=()) for step, snapshot in snapshots.items()},
             commit=plan.commit,
             carried=plan.carried,
             commit_point=plan.commit_point,
@@ -130,7 +126,7 @@ class Ledger:
         self._slot = self.next_slot
         self._carried = cut.carried
         self._pending_writes = last_writes(self._slot, cut)
-        self._batches = {step: one.batch for step, one in cut.snapshots.items()}
+        self._batches = {step: snapshot.batch for step, snapshot in cut.snapshots.items()}
         self._completed.append(cut)
         self._count += 1
         if cut.commit_point:

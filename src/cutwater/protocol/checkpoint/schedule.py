@@ -97,7 +97,7 @@ class Schedule:
         self._collecting = False
         self.drained = False
 
-    def ask(self, request: CheckpointRequest, *, first: bool = False) -> RequestResult:
+    def enqueue(self, request: CheckpointRequest, *, first: bool = False) -> RequestResult:
         """Queue a request, if there is room.
 
         A request with `first` goes to the front; it fits into a full queue, once.
@@ -110,7 +110,7 @@ class Schedule:
             self._requests.append(request)
         return RequestResult.QUEUED
 
-    def ask_again(self, request: CheckpointRequest) -> None:
+    def put_back(self, request: CheckpointRequest) -> None:
         """Put a request back at the front of the queue."""
         self._requests.appendleft(request)
 
@@ -118,7 +118,7 @@ class Schedule:
         """Empty the queue and answer the waiting requests in order."""
         waiting = tuple(self._requests)
         self._requests.clear()
-        return tuple(AnswerRequest(one, RequestResult.NOT_RUNNING) for one in waiting)
+        return tuple(AnswerRequest(request, RequestResult.NOT_RUNNING) for request in waiting)
 
     def started(self, now_ms: int) -> CheckpointRequest:
         """Note the start of an attempt; return the request it serves."""

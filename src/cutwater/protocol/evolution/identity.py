@@ -33,7 +33,6 @@ class InputIdentity:
     """One input, in the order in which the step's offsets are written.
 
     Attributes:
-        kind: What it is.
         name: The source node, or the channel.
         ordinal: For a channel: the number of the input in the step (rule F38).
         format: For a source: its format; offsets of one format mean nothing to another.
@@ -104,31 +103,36 @@ class StepIdentity:
     def streams(self, source: str) -> tuple[tuple[int, InputIdentity], ...]:
         """Return the lines of a source node, with their indexes in the offsets."""
         return tuple(
-            (at, one)
-            for at, one in enumerate(self.inputs)
-            if one.kind is InputKind.SOURCE and one.name == source
+            (at, step_input)
+            for at, step_input in enumerate(self.inputs)
+            if step_input.kind is InputKind.SOURCE and step_input.name == source
         )
 
     @property
     def unbegun(self) -> dict[str, str]:
         """The offsets of its sources if all of them start from their beginning."""
         return {
-            f"{at}:{one.name}": NO_OFFSET
-            for at, one in enumerate(self.inputs)
-            if one.kind is InputKind.SOURCE
+            f"{at}:{step_input.name}": NO_OFFSET
+            for at, step_input in enumerate(self.inputs)
+            if step_input.kind is InputKind.SOURCE
         }
 
     @property
     def wires(self) -> Counter[str]:
         """What it reads, without the order."""
         return Counter(
-            f"{one.kind.value} {one.name}" for one in self.inputs if one.kind is not InputKind.PULSE
+            f"{step_input.kind.value} {step_input.name}"
+            for step_input in self.inputs
+            if step_input.kind is not InputKind.PULSE
         )
 
     def has_lines_of(self, other: "StepIdentity") -> bool:
         """Return whether the offsets of both mean the same, line by line."""
         mine, others = (
-            [(one.kind, one.name, one.ordinal, one.log) for one in step.inputs]
+            [
+                (step_input.kind, step_input.name, step_input.ordinal, step_input.log)
+                for step_input in step.inputs
+            ]
             for step in (self, other)
         )
         return self.is_query == other.is_query and mine == others
@@ -136,8 +140,8 @@ class StepIdentity:
     @property
     def channels(self) -> tuple[InputIdentity, ...]:
         """The inputs that are channels, by their numbers in the step."""
-        found = (one for one in self.inputs if one.kind is InputKind.CHANNEL)
-        return tuple(sorted(found, key=lambda one: one.ordinal))
+        found = (step_input for step_input in self.inputs if step_input.kind is InputKind.CHANNEL)
+        return tuple(sorted(found, key=lambda channel: channel.ordinal))
 
 
 def state_differences(old: StepIdentity, new: StepIdentity) -> tuple[str, ...]:
@@ -148,7 +152,7 @@ def state_differences(old: StepIdentity, new: StepIdentity) -> tuple[str, ...]:
     """
     found = []
     then, now = old.operators, new.operators
-    if [one.kind for one in then] != [one.kind for one in now]:
+    if [operator.kind for operator in then] != [operator.kind for operator in now]:
         return (f"keeps state in {_operators(now)} now, and kept it in {_operators(then)}",)
     for before, after in zip(then, now, strict=True):
         found += _operator_differences(before, after)
@@ -197,7 +201,7 @@ def columns_missing(old: StepIdentity, new: StepIdentity) -> tuple[str, ...]:
 
 
 def _operators(operators: tuple[OperatorIdentity, ...]) -> str:
-    named = (f"{one.kind} by {_listed(one.keys) or 'nothing'}" for one in operators)
+    named = (f"{operator.kind} by {_listed(operator.keys) or 'nothing'}" for operator in operators)
     return _listed(named) or "no operator"
 
 
@@ -212,4 +216,4 @@ def _listed(things: Iterable[str]) -> str:
 def _version(text: str) -> tuple[int, ...]:
     """Return major and minor; empty for an unknown version, which sorts before all others."""
     parts = text.split(".")[:2]
-    return tuple(int(one) for one in parts if one.isdigit())
+    return tuple(int(part) for part in parts if part.isdigit())

@@ -83,7 +83,6 @@ class Refusal:
     next_step: str
 
     def __str__(self) -> str:
-        """Return the refusal as two sentences."""
         return f"{self.subject} {self.reason}. {self.next_step}."
 
 
@@ -126,7 +125,7 @@ class Change:
     @property
     def is_change(self) -> bool:
         """Whether anything but the code inside steps has changed."""
-        return any(one.fate is not Fate.KEPT or one.notes for one in self.fates)
+        return any(fate.fate is not Fate.KEPT or fate.notes for fate in self.fates)
 
 
 def map_cut(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
@@ -159,7 +158,9 @@ class _Mapper:
             self._map(step, identity)
         for step in sorted(self.old.keys() - self.now.keys()):
             self._map_gone(step, self.old[step])
-        identities = {step: self._with_partitions(step, one) for step, one in self.now.items()}
+        identities = {
+            step: self._with_partitions(step, identity) for step, identity in self.now.items()
+        }
         return Change(
             tuple(self.fates),
             tuple(self.refusals),
@@ -183,12 +184,15 @@ class _Mapper:
 
     def _check_names(self) -> None:
         """Compare what is visible outside the pipeline: its sources and its sinks."""
-        then, now = set(self._owners), {one for step in self.now.values() for one in step.sources}
+        then, now = (
+            set(self._owners),
+            {source for step in self.now.values() for source in step.sources},
+        )
         self._compare("source", then, now, "it would start from its beginning")
         for name in sorted(self.allowed.swap - now):
             self._refuse(f"source {name}", "cannot be swapped: there is none", "Name another one")
-        sinks_then = {one for step in self.old.values() for one in step.sinks}
-        sinks_now = {one for step in self.now.values() for one in step.sinks}
+        sinks_then = {sink for step in self.old.values() for sink in step.sinks}
+        sinks_now = {sink for step in self.now.values() for sink in step.sinks}
         begins = f"it would begin with what comes after checkpoint {self.cut.checkpoint_id}"
         self._compare("sink", sinks_then, sinks_now, begins)
         for sink in sorted(sink for sink, staged in self.cut.carried.items() if staged):
@@ -198,7 +202,7 @@ class _Mapper:
     def _compare(self, kind: str, then: set[str], now: set[str], begins: str) -> None:
         if not self.allowed.new:
             for name in sorted(now - then):
-                same = [one for one in sorted(then - now) if self._reads_the_same(name, one)]
+                same = [gone for gone in sorted(then - now) if self._reads_the_same(name, gone)]
                 hint = f"; if it was called {same[0]}, give it that name again" if same else ""
                 self._refuse(f"{kind} {name}", f"is new: {begins}", f"{_ALLOW_NEW}{hint}")
         if not self.allowed.dropped:
@@ -208,7 +212,7 @@ class _Mapper:
     def _reads_the_same(self, new: str, old: str) -> bool:
         """Return whether a current source reads what a removed source has read."""
         reading = [
-            [one.settings for step in steps.values() for _, one in step.streams(name)]
+            [stream.settings for step in steps.values() for _, stream in step.streams(name)]
             for steps, name in ((self.now, new), (self.old, old))
         ]
         return bool(reading[0]) and reading[0] == reading[1]
@@ -216,7 +220,7 @@ class _Mapper:
     @property
     def _owners(self) -> Mapping[str, StepId]:
         """The step that each source was in."""
-        return {one: step for step, found in self.old.items() for one in found.sources}
+        return {source: step for step, found in self.old.items() for source in found.sources}
 
     # -- one current step
 
@@ -235,7 +239,7 @@ class _Mapper:
         self._check_wiring(step, identity)
         snapshot = self._at_positions(snapshot, identity)
         changed = old is None or not old.has_lines_of(identity) or _is_swapped(old, lines, snapshot)
-        if changed and any(one.text is not None for one in lines):
+        if changed and any(line.text is not None for line in lines):
             snapshot = self._with_offsets(snapshot, identity, lines)
         elif changed and snapshot.batch == NO_BATCH:
             snapshot = replace(snapshot, state=(), offsets={})
@@ -259,7 +263,7 @@ class _Mapper:
             ]
             hint = f"; if it was called {same[0]}, give it that name again" if same else ""
             self._refuse(f"step {step}", reason, f"{_ALLOW_NEW}{hint}")
-        sinks_then = {one for found in self.old.values() for one in found.sinks}
+        sinks_then = {sink for found in self.old.values() for sink in found.sinks}
         known = set(identity.sources) | set(identity.sinks)
         moved = known <= self._owners.keys() | sinks_then
         return Fate.MOVED if known and moved and not identity.operators else Fate.NEW
@@ -275,14 +279,18 @@ class _Mapper:
                 "(--allow-new --allow-dropped)",
             )
         notes = []
-        values = [one.values for one in identity.operators]
-        if has_state and not differences and values != [one.values for one in old.operators]:
+        values = [operator.values for operator in identity.operators]
+        if (
+            has_state
+            and not differences
+            and values != [operator.values for operator in old.operators]
+        ):
             notes.append("resumes with other expressions in its state")
         if old.columns != identity.columns:
             notes.append("outputs other columns")
         now, then = identity.wires, old.wires
-        notes += [f"reads {one} now" for one in sorted((now - then).elements())]
-        notes += [f"no longer reads {one}" for one in sorted((then - now).elements())]
+        notes += [f"reads {wire} now" for wire in sorted((now - then).elements())]
+        notes += [f"no longer reads {wire}" for wire in sorted((then - now).elements())]
         if now == then and not old.has_lines_of(identity):
             notes.append("reads its inputs in another order")
         return notes
@@ -290,7 +298,7 @@ class _Mapper:
     def _never_ran(self, step: StepId) -> bool:
         """Return whether a step of the cut has no state to compare, and lacks nothing."""
         snapshot = self.cut.snapshots[step]
-        misses = any(one.position for one in snapshot.positions.values())
+        misses = any(place.position for place in snapshot.positions.values())
         return snapshot.batch == NO_BATCH and (bool(self.old[step].operators) or not misses)
 
     # -- where its sources resume
@@ -299,14 +307,14 @@ class _Mapper:
         places = self._places(step, identity)
         seen: Counter[str] = Counter()
         found = []
-        for one in identity.inputs:
-            match one.kind:
+        for step_input in identity.inputs:
+            match step_input.kind:
                 case InputKind.CHANNEL:
-                    key = InputId(one.ordinal, ChannelId(one.name))
+                    key = InputId(step_input.ordinal, ChannelId(step_input.name))
                     found.append(Line(channel=(key, places[key])))
                 case InputKind.SOURCE:
-                    found.append(self._source_line(step, one, seen[one.name], notes))
-                    seen[one.name] += 1
+                    found.append(self._source_line(step, step_input, seen[step_input.name], notes))
+                    seen[step_input.name] += 1
                 case _:
                     found.append(Line(self._pulse(step)))
         return found
@@ -329,7 +337,9 @@ class _Mapper:
         if swap and self._is_empty(step):
             return begins
         subject = f"source {now.name}"
-        is_other = [one.settings for _, one in then] != [one.settings for _, one in streams]
+        is_other = [stream.settings for _, stream in then] != [
+            stream.settings for _, stream in streams
+        ]
         if swap and is_other:
             if number == 0:
                 notes.append(f"{subject} is swapped: it starts from its beginning ({now.place})")
@@ -380,8 +390,8 @@ class _Mapper:
         offsets = {
             **identity.unbegun,
             **{
-                f"{at}:{one.name}": line.text
-                for at, (one, line) in enumerate(zip(identity.inputs, lines, strict=True))
+                f"{at}:{step_input.name}": line.text
+                for at, (step_input, line) in enumerate(zip(identity.inputs, lines, strict=True))
                 if line.text is not None
             },
         }
@@ -408,14 +418,14 @@ class _Mapper:
         old = self.old.get(step)
         seen: Counter[str] = Counter()
         found: dict[InputId, InputId | None] = {}
-        for one in identity.channels:
-            uses = [] if old is None else [use for use in old.channels if use.name == one.name]
-            number = seen[one.name]
-            seen[one.name] += 1
-            key = InputId(one.ordinal, ChannelId(one.name))
+        for channel in identity.channels:
+            uses = [] if old is None else [use for use in old.channels if use.name == channel.name]
+            number = seen[channel.name]
+            seen[channel.name] += 1
+            key = InputId(channel.ordinal, ChannelId(channel.name))
             found[key] = None
             if number < len(uses):
-                found[key] = InputId(uses[number].ordinal, ChannelId(one.name))
+                found[key] = InputId(uses[number].ordinal, ChannelId(channel.name))
         return found
 
     def _at_positions(self, snapshot: StepSnapshot, identity: StepIdentity) -> StepSnapshot:
@@ -437,7 +447,7 @@ class _Mapper:
 
     @property
     def _is_aligned(self) -> bool:
-        return not any(one.has_events for one in self.cut.snapshots.values())
+        return not any(snapshot.has_events for snapshot in self.cut.snapshots.values())
 
     def _check_wiring(self, step: StepId, identity: StepIdentity) -> None:
         old = self.old.get(step)
@@ -488,9 +498,9 @@ def _named(wires: Counter[str]) -> str:
 def _is_swapped(old: StepIdentity, lines: tuple[Line, ...], snapshot: StepSnapshot) -> bool:
     """Return whether a source that has a position in the cut has none now."""
     return any(
-        snapshot.offsets.get(f"{at}:{one.name}", NO_OFFSET) != (line.text or NO_OFFSET)
-        for at, (one, line) in enumerate(zip(old.inputs, lines, strict=True))
-        if one.kind is InputKind.SOURCE
+        snapshot.offsets.get(f"{at}:{step_input.name}", NO_OFFSET) != (line.text or NO_OFFSET)
+        for at, (step_input, line) in enumerate(zip(old.inputs, lines, strict=True))
+        if step_input.kind is InputKind.SOURCE
     )
 
 
@@ -509,7 +519,7 @@ def _same_shape(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowance
             continue
         assert snapshot is not None
         assert identity is not None
-        keys = {f"{at}:{one.name}" for at, one in enumerate(identity.inputs)}
+        keys = {f"{at}:{step_input.name}" for at, step_input in enumerate(identity.inputs)}
         if set(snapshot.offsets) - keys:
             reason = f"has other sources than checkpoint {cut.checkpoint_id}; {why}"
             refusals.append(Refusal(f"step {name}", reason, ways))
@@ -525,7 +535,7 @@ def _same_shape(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowance
 
 
 def _reads(identity: StepIdentity) -> str:
-    found = [f"{one.ordinal}:{one.name}" for one in identity.channels]
+    found = [f"{channel.ordinal}:{channel.name}" for channel in identity.channels]
     return f"reads {', '.join(found) or 'outside sources'}"
 
 

@@ -247,10 +247,10 @@ class Aligner:
             events.ALIGNMENT.next(attempt.state, events.AlignmentTrigger.END)
         self._over.add(checkpoint_id)
         lowest_open = next(iter(self._attempts), None)
-        for one in sorted(self._over):
-            if lowest_open is None or one < lowest_open:
-                self._floor = one
-        self._over = {one for one in self._over if one > self._floor}
+        for over in sorted(self._over):
+            if lowest_open is None or over < lowest_open:
+                self._floor = over
+        self._over = {over for over in self._over if over > self._floor}
         return (events.Release(checkpoint_id), *self._consider())
 
     def _place(self, attempt: _Attempt, source: InputId, place: Place) -> Commands:

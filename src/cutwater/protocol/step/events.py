@@ -53,7 +53,6 @@ class BatchCommitted:
     """The engine has made the last appended batch durable in scratch.
 
     Attributes:
-        batch: Its number.
         owes_batch: Whether a batch without new data is due after it, if the engine knows it only
             now; None keeps the value given when the batch was appended.
     """

@@ -19,7 +19,6 @@ class InFlightRange:
     """The Events of one input that belong to the cut but not to the step's state.
 
     Attributes:
-        input: The input.
         start: The step's position when it let the barrier overtake.
         end: The barrier's place.
     """
@@ -106,7 +105,7 @@ class Recording:
     def starts(self) -> tuple[tuple[InputId, Place], ...]:
         """Return where the recording of each input starts, to protect its files."""
         return (
-            *((one.input, one.start) for one in self._closed),
+            *((closed.input, closed.start) for closed in self._closed),
             *((source, start) for source, (start, _) in self._open.items()),
         )
 
@@ -120,5 +119,5 @@ class Recording:
         return tuple(sorted(self._closed, key=_ordinal))
 
 
-def _ordinal(one: InFlightRange) -> int:
-    return one.input.ordinal
+def _ordinal(part: InFlightRange) -> int:
+    return part.input.ordinal

@@ -9,20 +9,10 @@ and one truth test when there is none.
 """
 
 from collections import deque
-from enum import Enum, auto
 
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_CHECKPOINT, CheckpointId, Generation, StepId
 from cutwater.protocol.messages import Barrier
-
-
-class Withdrawal(Enum):
-    """The result of withdrawing a barrier."""
-
-    WITHDRAWN = auto()
-    """The barrier had not been taken and never will be."""
-    NOT_WAITING = auto()
-    """The barrier was already taken, or never offered."""
 
 
 class PollHandle:
@@ -39,10 +29,6 @@ class PollHandle:
         if not self._waiting:
             return None
         return self._waiting.popleft()
-
-    def peek(self) -> Barrier | None:
-        """Return the oldest waiting barrier without taking it."""
-        return self._waiting[0] if self._waiting else None
 
 
 class Injector:
@@ -105,13 +91,12 @@ class Injector:
         self._waiting.append(barrier)
         self._last = barrier.checkpoint_id
 
-    def withdraw(self, checkpoint_id: CheckpointId) -> Withdrawal:
+    def withdraw(self, checkpoint_id: CheckpointId) -> None:
         """Withdraw exactly this barrier if the source has not taken it yet."""
         for barrier in self._waiting:
             if barrier.checkpoint_id == checkpoint_id:
                 self._waiting.remove(barrier)
-                return Withdrawal.WITHDRAWN
-        return Withdrawal.NOT_WAITING
+                return
 
     @property
     def waiting(self) -> int:

@@ -177,7 +177,10 @@ class Step:
             problem = f"the Event of batch {event.batch} names batch {event.event.batch}"
         elif event.event is not None and event.event.rows < 1:
             problem = f"batch {event.batch} has no rows and is not an Event"
-        elif any(one.sink != self.spec.sink or one.batch != event.batch for one in event.staged):
+        elif any(
+            committable.sink != self.spec.sink or committable.batch != event.batch
+            for committable in event.staged
+        ):
             problem = f"batch {event.batch} stages output that is not its own"
         elif self._last != self._committed:
             problem = f"batch {event.batch} came before batch {self._last} was committed"
@@ -284,7 +287,9 @@ class Step:
         batch = self._book.batch_of(checkpoint_id)
         if batch is not None and event.decided:
             # The next cut does not commit what the decided cut holds.
-            self._staged = [one for one in self._staged if one.batch > batch]
+            self._staged = [
+                committable for committable in self._staged if committable.batch > batch
+            ]
         commands += self._book.forget(checkpoint_id)
         self._announced.pop(checkpoint_id, None)
         if self.injector is not None:

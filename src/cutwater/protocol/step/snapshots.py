@@ -37,7 +37,6 @@ class SnapshotBook:
         self._pending: dict[CheckpointId, _Pending] = {}
 
     def __contains__(self, checkpoint_id: CheckpointId) -> bool:
-        """Return whether a snapshot of this attempt is open."""
         return checkpoint_id in self._pending
 
     @property

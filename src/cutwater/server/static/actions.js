@@ -6,11 +6,11 @@ import { byId, h } from "./dom.js";
 const POLL_MS = 500;
 
 export function toast(text, kind = "") {
-  const one = h("div", { class: `toast ${kind}` }, h("span", {}, text),
-    h("button", { class: "link", "aria-label": "Dismiss", onclick: () => one.remove() }, "✕"));
-  byId("toasts").append(one);
-  if (kind !== "failed") setTimeout(() => one.remove(), 8000);
-  return one;
+  const element = h("div", { class: `toast ${kind}` }, h("span", {}, text),
+    h("button", { class: "link", "aria-label": "Dismiss", onclick: () => element.remove() }, "✕"));
+  byId("toasts").append(element);
+  if (kind !== "failed") setTimeout(() => element.remove(), 8000);
+  return element;
 }
 
 function dialog(title, body, confirm, danger) {
@@ -28,7 +28,7 @@ export async function askToken(hint, problem) {
   const input = h("input", { type: "password", id: "token", autocomplete: "off", required: true, value: "" });
   const yes = await dialog("Token", [
     problem ? h("p", { class: "why" }, problem) : null,
-    h("p", {}, `Changing a pipeline needs the token of the process that serves this page: ${hint}. It is kept for this tab only.`),
+    h("p", {}, `To change a pipeline, enter the token of the process that serves this page: ${hint}. The token is kept for this tab only.`),
     h("label", { for: "token" }, "Token"), input], "Use it");
   if (yes) token.set(input.value.trim());
   return yes;
@@ -47,9 +47,9 @@ export class Actions {
 
   show(found) {
     this.job = found;
-    for (const one of this.buttons) {
-      one.disabled = !found.can_change;
-      one.title = found.can_change ? "" : "Nobody runs this pipeline.";
+    for (const button of this.buttons) {
+      button.disabled = !found.can_change;
+      button.title = found.can_change ? "" : "This pipeline does not run.";
     }
   }
 
@@ -60,17 +60,17 @@ export class Actions {
   async savepoint() {
     const input = h("input", { id: "savepoint-name", autocomplete: "off", maxlength: "100", placeholder: "savepoint- and the time" });
     const yes = await dialog("Take a savepoint", [
-      h("p", {}, "Named, standing alone, kept until you give it up."), h("label", { for: "savepoint-name" }, "Name"), input], "Take it");
+      h("p", {}, "A savepoint has a name, is self-contained, and is kept until you drop it."), h("label", { for: "savepoint-name" }, "Name"), input], "Take it");
     if (yes) await this.send("savepoint", "/savepoints", input.value.trim() ? { name: input.value.trim() } : {}, "/savepoints");
   }
 
   async stop() {
-    const name = h("input", { id: "stop-name", autocomplete: "off", maxlength: "100", placeholder: "none: with a checkpoint" });
+    const name = h("input", { id: "stop-name", autocomplete: "off", maxlength: "100", placeholder: "none: take a checkpoint" });
     const drain = h("input", { id: "stop-drain", type: "checkbox" });
     const yes = await dialog(`Stop ${this.job.name}?`, [
-      h("p", {}, "It takes a last checkpoint and ends; the next run goes on from there. With a savepoint or a drain it goes on as before if that fails."),
+      h("p", {}, "The pipeline takes a last checkpoint and ends. The next run resumes from that checkpoint. With a savepoint or a drain, the pipeline keeps running if the checkpoint fails."),
       h("label", { for: "stop-name" }, "Savepoint"), name,
-      h("label", { class: "check", for: "stop-drain" }, drain, "Drain: let the sources stop first, and everything flow out")], "Stop it", true);
+      h("label", { class: "check", for: "stop-drain" }, drain, "Drain: stop the sources first, and process everything that they have read")], "Stop it", true);
     const body = { drain: drain.checked };
     if (name.value.trim()) body.savepoint = name.value.trim();
     if (yes) await this.send("stop", "/stop", body, "/savepoints");
@@ -79,7 +79,7 @@ export class Actions {
   async abort(id) {
     const reason = h("input", { id: "abort-reason", autocomplete: "off", maxlength: "500", required: true });
     const yes = await dialog(`Abort checkpoint ${id}?`, [
-      h("p", {}, "The pipeline goes on and takes its next checkpoint when that is due. The reason is stored with the attempt; whoever waits for it gets it."),
+      h("p", {}, "The pipeline keeps running and takes its next checkpoint when that is due. The reason is stored with the attempt, and reported to every command that waits for it."),
       h("label", { for: "abort-reason" }, "Reason"), reason], "Abort it", true);
     if (yes) await this.send("abort", "/checkpoints/abort", { checkpointId: id, reason: reason.value }, "/checkpoints");
   }
@@ -88,10 +88,10 @@ export class Actions {
     const { jid, token_hint: hint } = this.job;
     if (!token.get() && !(await askToken(hint))) return;
     try {
-      const asked = await post(job(jid, path), body);
-      const note = toast(`The ${what} has begun.`);
+      const request = await post(job(jid, path), body);
+      const note = toast(`The ${what} has started.`);
       this.changed();
-      await this.follow(what, job(jid, `${answers}/${asked["request-id"]}`));
+      await this.follow(what, job(jid, `${answers}/${request["request-id"]}`));
       note.remove();
     } catch (error) {
       if (error.status !== 401) { toast(`The ${what} was refused: ${error.message}`, "failed"); return; }
@@ -106,9 +106,9 @@ export class Actions {
       await later(POLL_MS);
       let state;
       try { state = await get(path); } catch (error) {
-        // A process that was stopped answers no more: that is what was asked for.
+        // A stopped process does not respond: the stop has succeeded.
         if (what === "stop" && error.status === undefined) { toast("The pipeline has stopped.", "completed"); return; }
-        toast(`What became of the ${what} is not known: ${error.message}`, "failed");
+        toast(`The outcome of the ${what} is unknown: ${error.message}`, "failed");
         return;
       }
       if (state.status.id === "IN_PROGRESS") continue;

@@ -6,7 +6,7 @@ const KEY = "cutwater-token";
 export class Refused extends Error {
   constructor(status, problem) {
     const reasons = (problem && problem.errors) || [];
-    super(reasons.join("; ") || `the server answered ${status}`);
+    super(reasons.join("; ") || `the server responded with ${status}`);
     this.status = status;
     this.nextStep = (problem && problem.next_step) || "";
   }

@@ -12,33 +12,33 @@ const SUMMARY = [
 ];
 const HEADS = ["ID", "Status", "Acknowledged", "Trigger Time", "Latest Acknowledgement",
   { text: "End to End Duration", right: true }, { text: "Checkpointed Data Size", right: true, title: "what was uploaded for it" },
-  { text: "Full Checkpoint Data Size", right: true, title: "all that going back to it needs" },
-  { text: "In-flight Data", right: true, title: "persisted with it, since a barrier overtook it" }, "Notes"];
+  { text: "Full Checkpoint Data Size", right: true, title: "everything that a restore needs" },
+  { text: "In-flight Data", right: true, title: "stored with it, because a barrier overtook this data" }, "Notes"];
 const STEP_HEADS = ["Step", "Acknowledged", ...["Start Delay", "Alignment", "Sync", "Async", "End to End", "Uploaded", "State", "In flight"]
   .map((text) => ({ text, right: true })), "Aligned", { text: "Batch", right: true }, "Watermark"];
 
 export const statusPill = (status) => h("span", { class: `pill ${status.toLowerCase()}` }, status.replace("_", " "));
 
-function notes(one) {
+function notes(checkpoint) {
   const found = [];
-  if (one.is_current) found.push(h("span", { class: "tag current", title: "the next run goes on from here" }, "stands here"));
-  if (one.name) found.push(h("span", { class: "tag savepoint" }, one.name));
-  if (one.rewinds_to !== null) found.push(h("span", { class: "tag" }, `rewind to ${one.rewinds_to}`));
-  if (one.checkpoint_type === "UNALIGNED_CHECKPOINT") found.push(h("span", { class: "tag unaligned", title: "a barrier overtook data, which is stored with it" }, "unaligned"));
-  if (one.commit_point === false) found.push(h("span", { class: "tag", title: "a restart may go on from it; sinks have not committed at it" }, "recovery point"));
-  if (one.discarded) found.push(h("span", { class: "tag faint", title: "newer ones are kept instead" }, "deleted"));
-  if (one.problem) found.push(h("span", { class: "tag failed" }, one.problem));
-  if (one.failure_message) found.push(h("span", { class: "why" }, one.failure_message));
+  if (checkpoint.is_current) found.push(h("span", { class: "tag current", title: "the next run resumes from here" }, "current"));
+  if (checkpoint.name) found.push(h("span", { class: "tag savepoint" }, checkpoint.name));
+  if (checkpoint.rewinds_to !== null) found.push(h("span", { class: "tag" }, `rewind to ${checkpoint.rewinds_to}`));
+  if (checkpoint.checkpoint_type === "UNALIGNED_CHECKPOINT") found.push(h("span", { class: "tag unaligned", title: "a barrier overtook data, which is stored with it" }, "unaligned"));
+  if (checkpoint.commit_point === false) found.push(h("span", { class: "tag", title: "a restart can resume from it; the sinks have not committed at it" }, "recovery point"));
+  if (checkpoint.discarded) found.push(h("span", { class: "tag faint", title: "newer checkpoints are kept instead" }, "deleted"));
+  if (checkpoint.problem) found.push(h("span", { class: "tag failed" }, checkpoint.problem));
+  if (checkpoint.failure_message) found.push(h("span", { class: "why" }, checkpoint.failure_message));
   return found;
 }
 
-function line(label, one, choose) {
-  return h("div", { class: "latest" }, h("h3", {}, label), one
-    ? [h("button", { class: "link", onclick: () => choose(one.id) }, `${one.name || `checkpoint ${one.id}`}`),
-      h("span", { class: "faint" }, moment(one.trigger_timestamp || one.restore_timestamp)),
-      one.end_to_end_duration === undefined || one.end_to_end_duration === null ? null
-        : h("span", {}, `${duration(one.end_to_end_duration)}, ${bytes(one.state_size)}`),
-      one.failure_message ? h("span", { class: "why" }, one.failure_message) : null]
+function line(label, checkpoint, choose) {
+  return h("div", { class: "latest" }, h("h3", {}, label), checkpoint
+    ? [h("button", { class: "link", onclick: () => choose(checkpoint.id) }, `${checkpoint.name || `checkpoint ${checkpoint.id}`}`),
+      h("span", { class: "faint" }, moment(checkpoint.trigger_timestamp || checkpoint.restore_timestamp)),
+      checkpoint.end_to_end_duration === undefined || checkpoint.end_to_end_duration === null ? null
+        : h("span", {}, `${duration(checkpoint.end_to_end_duration)}, ${bytes(checkpoint.state_size)}`),
+      checkpoint.failure_message ? h("span", { class: "why" }, checkpoint.failure_message) : null]
     : h("span", { class: "faint" }, "none"));
 }
 
@@ -59,7 +59,7 @@ export function overview(list, choose) {
 export function summary(list) {
   const names = ["min", "avg", "max", "p50", "p90", "p95", "p99", "p999"];
   const rows = SUMMARY.map(([label, field, write]) => h("tr", {}, h("th", { scope: "row" }, label),
-    names.map((one) => h("td", { class: "right" }, list.summary[field] ? write(list.summary[field][one]) : "–"))));
+    names.map((name) => h("td", { class: "right" }, list.summary[field] ? write(list.summary[field][name]) : "–"))));
   return card(`Summary of ${count(list.counts.completed)} Completed Checkpoints`, table("plain",
     ["", ...["Minimum", "Average", "Maximum", "50%", "90%", "95%", "99%", "99.9%"].map((text) => ({ text, right: true }))], rows, ""));
 }
@@ -67,7 +67,7 @@ export function summary(list) {
 export function configuration(config) {
   const time = (value) => (value === null ? null : duration(value));
   const flag = (value) => (value === null ? null : value ? "enabled" : "disabled");
-  const text = config.interval === null ? h("p", { class: "faint" }, "Options are known while the pipeline runs and this process runs it.") : null;
+  const text = config.interval === null ? h("p", { class: "faint" }, "The options are known only to the process that runs the pipeline.") : null;
   return card("Configuration", text, facts([
     ["Checkpointing Mode", "Exactly Once"], ["Checkpoint Storage", config.checkpoint_storage], ["Interval", time(config.interval)],
     ["Timeout", time(config.timeout)], ["Savepoint Timeout", time(config.savepoint_timeout)],
@@ -92,34 +92,34 @@ export class HistoryTable {
     this.body = h("tbody", { onclick: (event) => this.clicked(event), onkeydown: (event) => this.pressed(event) });
     this.count = h("span", { class: "faint" });
     this.element = h("section", { class: "card" }, h("div", { class: "card-head" }, h("h2", {}, "History"), this.count),
-      h("div", { class: "scroll" }, h("table", { class: "history" }, h("thead", {}, h("tr", {}, HEADS.map((one) =>
-        h("th", { scope: "col", class: one.right ? "right" : null, title: one.title }, one.text || one)))), this.body)));
+      h("div", { class: "scroll" }, h("table", { class: "history" }, h("thead", {}, h("tr", {}, HEADS.map((head) =>
+        h("th", { scope: "col", class: head.right ? "right" : null, title: head.title }, head.text || head)))), this.body)));
   }
 
   show(checkpoints) {
     const began = performance.now();
     const wanted = [];
     const ids = new Set();
-    for (const one of checkpoints) {
-      ids.add(one.id);
-      const mark = JSON.stringify(one);
-      let row = this.rows.get(one.id);
-      if (row && row.mark !== mark && row.pending && one.status === "IN_PROGRESS") {
+    for (const checkpoint of checkpoints) {
+      ids.add(checkpoint.id);
+      const mark = JSON.stringify(checkpoint);
+      let row = this.rows.get(checkpoint.id);
+      if (row && row.mark !== mark && row.pending && checkpoint.status === "IN_PROGRESS") {
         // Its row stays, and so does the button in it: a click may have begun.
-        this.cells(one).forEach((cell, at) => row.element.children[at].replaceWith(cell));
+        this.cells(checkpoint).forEach((cell, at) => row.element.children[at].replaceWith(cell));
         row.mark = mark;
       } else if (!row || row.mark !== mark) {
         const had = row ? row.element : null;
-        row = { mark, element: this.row(one), detail: row ? row.detail : null, pending: one.status === "IN_PROGRESS" };
+        row = { mark, element: this.row(checkpoint), detail: row ? row.detail : null, pending: checkpoint.status === "IN_PROGRESS" };
         if (had && had === document.activeElement) this.refocus = row.element;
         if (had) had.replaceWith(row.element);
-        this.rows.set(one.id, row);
+        this.rows.set(checkpoint.id, row);
       }
       wanted.push(row.element);
       if (row.detail) wanted.push(row.detail);
     }
     for (const id of [...this.rows.keys()]) if (!ids.has(id)) this.rows.delete(id);
-    const same = this.body.children.length === wanted.length && wanted.every((one, at) => this.body.children[at] === one);
+    const same = this.body.children.length === wanted.length && wanted.every((element, at) => this.body.children[at] === element);
     if (!same) {
       const focused = this.body.contains(document.activeElement) ? document.activeElement : null;
       this.body.replaceChildren(...wanted);
@@ -131,22 +131,22 @@ export class HistoryTable {
     performance.measure("cutwater-history", { start: began, end: performance.now() });
   }
 
-  row(one) {
-    const pending = one.status === "IN_PROGRESS" ? h("button", { class: "link abort", title: "End it without a checkpoint",
-      onclick: (event) => { event.stopPropagation(); this.abort(one.id); } }, "Abort…") : null;
-    return h("tr", { tabindex: "0", "data-id": one.id, "aria-expanded": this.open === one.id ? "true" : "false",
-      class: one.status.toLowerCase() },
-    this.cells(one), h("td", { class: "notes" }, notes(one), pending));
+  row(checkpoint) {
+    const pending = checkpoint.status === "IN_PROGRESS" ? h("button", { class: "link abort", title: "End it without a checkpoint",
+      onclick: (event) => { event.stopPropagation(); this.abort(checkpoint.id); } }, "Abort…") : null;
+    return h("tr", { tabindex: "0", "data-id": checkpoint.id, "aria-expanded": this.open === checkpoint.id ? "true" : "false",
+      class: checkpoint.status.toLowerCase() },
+    this.cells(checkpoint), h("td", { class: "notes" }, notes(checkpoint), pending));
   }
 
   // All but the last one, which has what can be clicked.
-  cells(one) {
+  cells(checkpoint) {
     const right = (text) => h("td", { class: "right" }, text);
-    return [h("td", { class: "id" }, one.id), h("td", {}, statusPill(one.status)),
-    h("td", {}, one.num_subtasks ? `${one.num_acknowledged_subtasks}/${Math.max(one.num_subtasks, one.status === "FAILED" ? this.steps.length : 0)}` : "–"),
-    h("td", { title: moment(one.trigger_timestamp) }, when(one.trigger_timestamp)), h("td", { title: moment(one.latest_ack_timestamp) }, when(one.latest_ack_timestamp)),
-    right(duration(one.end_to_end_duration)), right(bytes(one.checkpointed_size)), right(bytes(one.state_size)),
-    right(one.persisted_data ? bytes(one.persisted_data) : "–")];
+    return [h("td", { class: "id" }, checkpoint.id), h("td", {}, statusPill(checkpoint.status)),
+    h("td", {}, checkpoint.num_subtasks ? `${checkpoint.num_acknowledged_subtasks}/${Math.max(checkpoint.num_subtasks, checkpoint.status === "FAILED" ? this.steps.length : 0)}` : "–"),
+    h("td", { title: moment(checkpoint.trigger_timestamp) }, when(checkpoint.trigger_timestamp)), h("td", { title: moment(checkpoint.latest_ack_timestamp) }, when(checkpoint.latest_ack_timestamp)),
+    right(duration(checkpoint.end_to_end_duration)), right(bytes(checkpoint.checkpointed_size)), right(bytes(checkpoint.state_size)),
+    right(checkpoint.persisted_data ? bytes(checkpoint.persisted_data) : "–")];
   }
 
   clicked(event) {
@@ -192,16 +192,16 @@ export class HistoryTable {
   }
 
   // While a checkpoint that is open in the table is under way, its steps go on.
-  refresh(one) {
-    const row = this.rows.get(one.id);
-    if (this.open === one.id && row && row.detail) row.detail.firstChild.replaceChildren(detail(one, this.steps, this.rewind));
+  refresh(checkpoint) {
+    const row = this.rows.get(checkpoint.id);
+    if (this.open === checkpoint.id && row && row.detail) row.detail.firstChild.replaceChildren(detail(checkpoint, this.steps, this.rewind));
   }
 }
 
 // In the order of the pipeline, which is the order in which the barrier comes by.
 function inOrder(tasks, steps) {
   const rank = (name) => (steps.includes(name) ? steps.indexOf(name) : steps.length);
-  return Object.entries(tasks).sort(([one], [other]) => rank(one) - rank(other));
+  return Object.entries(tasks).sort(([first], [second]) => rank(first) - rank(second));
 }
 
 // How far a step's inputs are aligned, while the checkpoint is under way.
@@ -211,27 +211,27 @@ function met(task) {
   return `${task.aligned_inputs} of ${task.inputs}${held}${recorded}`;
 }
 
-export function detail(one, steps, rewind) {
-  const rows = inOrder(one.tasks, steps).map(([name, task]) => {
+export function detail(checkpoint, steps, rewind) {
+  const rows = inOrder(checkpoint.tasks, steps).map(([name, task]) => {
     const right = (text) => h("td", { class: "right" }, text);
     return h("tr", {}, h("th", { scope: "row" }, name), h("td", {}, task.num_acknowledged_subtasks ? "✓" : "waiting"),
       right(duration(task.start_delay)), right(duration(task.alignment_duration)), right(duration(task.sync_duration)),
       right(duration(task.async_duration)), right(duration(task.end_to_end_duration)), right(bytes(task.checkpointed_size)),
       right(bytes(task.state_size)), right(task.persisted_data ? bytes(task.persisted_data) : "–"),
-      h("td", {}, one.status === "IN_PROGRESS" && task.inputs ? met(task) : task.unaligned_checkpoint === null ? "–" : task.unaligned_checkpoint ? h("span", { class: "tag unaligned" }, "overtook") : "aligned"),
+      h("td", {}, checkpoint.status === "IN_PROGRESS" && task.inputs ? met(task) : task.unaligned_checkpoint === null ? "–" : task.unaligned_checkpoint ? h("span", { class: "tag unaligned" }, "overtook") : "aligned"),
       right(task.batch === null ? "–" : count(task.batch)), h("td", {}, task.watermark ? when(task.watermark) : "–"));
   });
-  const reads = Object.entries(one.tasks).flatMap(([name, task]) => [
+  const reads = Object.entries(checkpoint.tasks).flatMap(([name, task]) => [
     ...Object.entries(task.offsets).map(([stream, offset]) => `${name} had read ${stream} to ${offset}`),
     ...Object.entries(task.positions).map(([input, position]) => `${name} had read ${input} to Event ${position}`)]);
-  const versions = Object.entries(one.sink_versions || {}).map(([sink, version]) => `${sink} version ${version}`);
-  const can = one.status === "COMPLETED" && !one.discarded && !one.is_current;
+  const versions = Object.entries(checkpoint.sink_versions || {}).map(([sink, version]) => `${sink} version ${version}`);
+  const can = checkpoint.status === "COMPLETED" && !checkpoint.discarded && !checkpoint.is_current;
   return h("div", { class: "detail-box" }, facts([
-    ["Type", `${one.kind === "REWIND" ? "rewind" : TYPES[one.checkpoint_type] || one.checkpoint_type}${one.kind === "FULL" ? ", full" : ""}`],
-    ["Generation", one.generation], ["Path", one.external_path],
-    ["Until sinks had committed", one.commit_duration === null ? null : duration(one.commit_duration)],
-    ["Sinks showed", versions.join(", ")]].concat(one.failure_message ? [["Failure", one.failure_message]] : [])),
-  rows.length ? table("plain steps", STEP_HEADS, rows, "") : h("p", { class: "faint" }, "Nothing is known of its steps any more."),
+    ["Type", `${checkpoint.kind === "REWIND" ? "rewind" : TYPES[checkpoint.checkpoint_type] || checkpoint.checkpoint_type}${checkpoint.kind === "FULL" ? ", full" : ""}`],
+    ["Generation", checkpoint.generation], ["Path", checkpoint.external_path],
+    ["Until sinks had committed", checkpoint.commit_duration === null ? null : duration(checkpoint.commit_duration)],
+    ["Sinks showed", versions.join(", ")]].concat(checkpoint.failure_message ? [["Failure", checkpoint.failure_message]] : [])),
+  rows.length ? table("plain steps", STEP_HEADS, rows, "") : h("p", { class: "faint" }, "Its steps are no longer recorded."),
   reads.length ? h("details", {}, h("summary", {}, `Positions (${reads.length})`), h("ul", {}, reads.map((text) => h("li", {}, text)))) : null,
-  can ? h("p", {}, h("button", { class: "secondary", onclick: (event) => { event.stopPropagation(); rewind(one.id); } }, "What would a rewind to it do?")) : null);
+  can ? h("p", {}, h("button", { class: "secondary", onclick: (event) => { event.stopPropagation(); rewind(checkpoint.id); } }, "What would a rewind to it do?")) : null);
 }

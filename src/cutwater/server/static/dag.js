@@ -14,7 +14,7 @@ const WORDS = {
 export function alignment(found) {
   if (!found) return "";
   const parts = [`${found.aligned.length} of ${found.inputs} inputs aligned`];
-  if (found.waiting.length) parts.push(`waits for ${found.waiting.map((one) => one.replace(/^\d+:/, "")).join(", ")}`);
+  if (found.waiting.length) parts.push(`waits for ${found.waiting.map((input) => input.replace(/^\d+:/, "")).join(", ")}`);
   if (found.behind) parts.push(`${bytes(found.behind)} before the barrier`);
   if (found.held) parts.push(`${bytes(found.held)} held behind it`);
   if (found.recorded) parts.push(`${bytes(found.recorded)} overtaken and recorded`);
@@ -22,7 +22,7 @@ export function alignment(found) {
 }
 
 function columns(dag) {
-  const depth = new Map(dag.steps.map((one) => [one.id, 0]));
+  const depth = new Map(dag.steps.map((step) => [step.id, 0]));
   // Steps come in order, each after those it reads: one pass is enough.
   for (const step of dag.steps) {
     for (const edge of dag.channels) {
@@ -39,13 +39,13 @@ function columns(dag) {
 function layout(dag) {
   const found = columns(dag);
   const place = new Map();
-  const tallest = Math.max(1, ...found.map((one) => one.length));
+  const tallest = Math.max(1, ...found.map((column) => column.length));
   const middle = MARGIN + (tallest * HEIGHT + (tallest - 1) * GAP_Y) / 2;
   found.forEach((column, at) => {
     // As near as possible to what each step reads, so that few curves cross.
     const weight = (id) => {
-      const above = dag.channels.filter((one) => one.reader === id && place.has(one.source));
-      return above.length ? above.reduce((sum, one) => sum + place.get(one.source).y, 0) / above.length : 0;
+      const above = dag.channels.filter((channel) => channel.reader === id && place.has(channel.source));
+      return above.length ? above.reduce((sum, channel) => sum + place.get(channel.source).y, 0) / above.length : 0;
     };
     if (at) column.sort((a, b) => weight(a) - weight(b));
     const height = column.length * HEIGHT + (column.length - 1) * GAP_Y;
@@ -62,15 +62,15 @@ function layout(dag) {
 
 // Where an edge ends at its reader: each input has a door of its own, in the order of the producers.
 function door(dag, place, edge) {
-  const inputs = dag.channels.filter((one) => one.reader === edge.reader && place.has(one.source))
+  const inputs = dag.channels.filter((channel) => channel.reader === edge.reader && place.has(channel.source))
     .sort((a, b) => place.get(a.source).y - place.get(b.source).y);
   return place.get(edge.reader).y + HEIGHT * (inputs.indexOf(edge) + 1) / (inputs.length + 1);
 }
 
 // Where the texts of an edge are: near whichever end has it alone, so that they meet no others.
 function spot(dag, edge) {
-  const readers = dag.channels.filter((one) => one.source === edge.source).length;
-  const inputs = dag.channels.filter((one) => one.reader === edge.reader).length;
+  const readers = dag.channels.filter((channel) => channel.source === edge.source).length;
+  const inputs = dag.channels.filter((channel) => channel.reader === edge.reader).length;
   return readers > inputs ? 0.6 : inputs > readers ? 0.38 : 0.46;
 }
 
@@ -102,7 +102,7 @@ export class Graph {
 
   // `open` is the attempt that is under way, if there is one.
   show(dag, open) {
-    const shape = JSON.stringify([dag.steps.map((one) => one.id), dag.channels.map((one) => [one.source, one.reader])]);
+    const shape = JSON.stringify([dag.steps.map((step) => step.id), dag.channels.map((channel) => [channel.source, channel.reader])]);
     if (shape !== this.shape) { this.shape = shape; this.draw(dag); }
     this.update(dag);
     this.say(dag, open);
@@ -112,7 +112,7 @@ export class Graph {
     this.nodes = new Map();
     this.edges = new Map();
     if (!dag.steps.length) {
-      this.box.replaceChildren(h("p", { class: "empty" }, "No checkpoint has told its shape yet."));
+      this.box.replaceChildren(h("p", { class: "empty" }, "The steps are shown after the first checkpoint."));
       return;
     }
     const { place, width, height } = layout(dag);
@@ -195,10 +195,10 @@ export class Graph {
   say(dag, open) {
     this.note.classList.toggle("active", dag.checkpoint !== null);
     if (dag.checkpoint === null) {
-      this.note.textContent = dag.live ? "" : "as of the checkpoint the pipeline stands on";
+      this.note.textContent = dag.live ? "" : "as of the current checkpoint";
       return;
     }
-    const waiting = dag.steps.filter((one) => one.barrier !== "ACKNOWLEDGED").map((one) => one.id);
+    const waiting = dag.steps.filter((step) => step.barrier !== "ACKNOWLEDGED").map((step) => step.id);
     const since = open ? `, ${duration(open.end_to_end_duration)} so far` : "";
     const named = waiting.slice(0, 4).join(", ") + (waiting.length > 4 ? ` and ${waiting.length - 4} more` : "");
     this.note.textContent = `Checkpoint ${dag.checkpoint}${since}: ${dag.steps.length - waiting.length} of ${dag.steps.length} steps have stored their part; `
@@ -211,13 +211,13 @@ const KINDS = [["completed", "aligned"], ["unaligned", "barriers overtook data"]
 // A bar for each of the newest checkpoints: as high as it took, coloured by what became of it.
 export function strip(checkpoints, choose) {
   const shown = checkpoints.slice(0, 80).reverse();
-  const longest = Math.max(1, ...shown.map((one) => one.end_to_end_duration || 0));
-  const bars = shown.map((one, at) => {
-    const height = Math.max(3, (one.end_to_end_duration || 0) / longest * 64);
-    const kind = one.status !== "COMPLETED" ? one.status.toLowerCase() : one.is_savepoint ? "savepoint"
-      : one.checkpoint_type === "UNALIGNED_CHECKPOINT" ? "unaligned" : "completed";
-    return s("rect", { x: at * 12, y: 68 - height, width: 9, height, rx: 2, class: `bar-${kind}`, onclick: () => choose(one.id) },
-      s("title", {}, `${one.id}: ${kind.replace("_", " ")}, ${duration(one.end_to_end_duration)}`));
+  const longest = Math.max(1, ...shown.map((checkpoint) => checkpoint.end_to_end_duration || 0));
+  const bars = shown.map((checkpoint, at) => {
+    const height = Math.max(3, (checkpoint.end_to_end_duration || 0) / longest * 64);
+    const kind = checkpoint.status !== "COMPLETED" ? checkpoint.status.toLowerCase() : checkpoint.is_savepoint ? "savepoint"
+      : checkpoint.checkpoint_type === "UNALIGNED_CHECKPOINT" ? "unaligned" : "completed";
+    return s("rect", { x: at * 12, y: 68 - height, width: 9, height, rx: 2, class: `bar-${kind}`, onclick: () => choose(checkpoint.id) },
+      s("title", {}, `${checkpoint.id}: ${kind.replace("_", " ")}, ${duration(checkpoint.end_to_end_duration)}`));
   });
   return h("div", {}, h("div", { class: "strip" },
     s("svg", { viewBox: `0 0 ${shown.length * 12} 70`, width: shown.length * 12, height: 70, role: "img",

@@ -29,8 +29,8 @@ export const byId = (id) => document.getElementById(id);
 export function table(className, heads, rows, empty) {
   return h("div", { class: "scroll" },
     h("table", { class: className },
-      h("thead", {}, h("tr", {}, heads.map((one) =>
-        h("th", { scope: "col", class: one.right ? "right" : null, title: one.title }, one.text || one)))),
+      h("thead", {}, h("tr", {}, heads.map((head) =>
+        h("th", { scope: "col", class: head.right ? "right" : null, title: head.title }, head.text || head)))),
       h("tbody", {}, rows.length ? rows
         : h("tr", {}, h("td", { colspan: heads.length, class: "none" }, empty)))));
 }

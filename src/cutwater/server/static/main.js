@@ -21,15 +21,15 @@ function merged() {
   const list = page.list;
   const recent = page.now ? page.now.recent : [];
   if (!list || !recent.length) return list;
-  const known = new Map(list.history.map((one) => [one.id, one]));
-  for (const one of recent) {
-    const stored = known.get(one.id);
-    if (!stored || one.status === "IN_PROGRESS" || stored.status !== one.status || stored.end_to_end_duration === null) known.set(one.id, { ...one, is_current: stored ? stored.is_current : false });
+  const known = new Map(list.history.map((checkpoint) => [checkpoint.id, checkpoint]));
+  for (const checkpoint of recent) {
+    const stored = known.get(checkpoint.id);
+    if (!stored || checkpoint.status === "IN_PROGRESS" || stored.status !== checkpoint.status || stored.end_to_end_duration === null) known.set(checkpoint.id, { ...checkpoint, is_current: stored ? stored.is_current : false });
   }
   const history = [...known.values()].sort((a, b) => b.id - a.id);
-  const counted = (status) => history.filter((one) => one.status === status).length;
+  const counted = (status) => history.filter((checkpoint) => checkpoint.status === status).length;
   const counts = { ...list.counts, total: history.length, in_progress: counted("IN_PROGRESS"), completed: counted("COMPLETED"), failed: counted("FAILED") };
-  const newest = (status, stored) => history.find((one) => one.status === status) || stored;
+  const newest = (status, stored) => history.find((checkpoint) => checkpoint.status === status) || stored;
   const latest = { ...list.latest, completed: newest("COMPLETED", list.latest.completed), failed: newest("FAILED", list.latest.failed) };
   return { ...list, history, counts, latest };
 }
@@ -68,9 +68,9 @@ function showHead(now) {
   const since = found["start-time"] && found.state !== "NOT_RUNNING" ? ` · for ${duration(now.at - found["start-time"])}` : "";
   byId("facts").textContent = `generation ${found.generation}${since}`;
   byId("facts").title = `${found.jid}\n${found.store}\n${found.holder || ""}`;
-  const bad = { FAILED: "The pipeline has failed.", COMMIT_BLOCKED: "A sink cannot commit; it is tried again by itself. Nothing is lost, and nothing new is visible until it can:", RESTARTING: "The pipeline restarts." }[found.state];
+  const bad = { FAILED: "The pipeline has failed.", COMMIT_BLOCKED: "A sink cannot commit. The commit is retried automatically. Nothing is lost, and nothing new becomes visible until it succeeds:", RESTARTING: "The pipeline restarts." }[found.state];
   if (bad) banner(`${bad} ${found.detail}`, found.state === "RESTARTING" ? "warn" : "failed");
-  else if (found.state === "NOT_RUNNING") banner(`Nobody runs it. What is shown is what its store knows; to go on from there: cutwater run FILE --store ${found.store}`, "info");
+  else if (found.state === "NOT_RUNNING") banner(`The pipeline does not run. This page shows what its store contains. To resume: cutwater run FILE --store ${found.store}`, "info");
   else if (found.url) banner(`${found.holder} runs it; live numbers are at ${found.url}`, "info", found.url);
   else banner("");
   actions.show(found);
@@ -122,16 +122,16 @@ function keep(name, mark, make) {
 async function fill() {
   const list = merged();
   const view = page.view;
-  const open = page.now.recent.find((one) => one.status === "IN_PROGRESS");
+  const open = page.now.recent.find((checkpoint) => checkpoint.status === "IN_PROGRESS");
   if (view === "pipeline" && list) {
     page.parts.graph.show(page.now.dag, open);
-    page.parts.recent.steps = page.now.dag.steps.map((one) => one.id);
+    page.parts.recent.steps = page.now.dag.steps.map((step) => step.id);
     page.parts.recent.show(list.history.slice(0, 10));
     if (open) page.parts.recent.refresh(open);
-    const mark = JSON.stringify(list.history.slice(0, 80).map((one) => [one.id, one.status, one.status === "IN_PROGRESS" ? Math.floor(one.end_to_end_duration / 1000) : one.end_to_end_duration]));
+    const mark = JSON.stringify(list.history.slice(0, 80).map((checkpoint) => [checkpoint.id, checkpoint.status, checkpoint.status === "IN_PROGRESS" ? Math.floor(checkpoint.end_to_end_duration / 1000) : checkpoint.end_to_end_duration]));
     if (page.parts.mark !== mark) { page.parts.mark = mark; page.parts.strip.replaceChildren(strip(list.history, choose)); page.parts.strip.querySelector(".strip").scrollLeft = 1e6; }
   } else if (view === "history" && list) {
-    page.parts.history.steps = page.now.dag.steps.map((one) => one.id);
+    page.parts.history.steps = page.now.dag.steps.map((step) => step.id);
     page.parts.history.show(list.history);
     if (open) page.parts.history.refresh(open);
   } else if ((view === "overview" || view === "summary") && list) {
@@ -173,11 +173,11 @@ async function tick() {
   } catch (error) {
     pause = LOST_MS;
     if (error.status === 401) {
-      if (await askToken("whoever started the server has it", "")) pause = 0;
+      if (await askToken("the user who started the server has it", "")) pause = 0;
     } else if (error.status === undefined) {
-      banner(`No answer since ${clock(Date.now())}: the process may have ended. What it has done is in its store: cutwater ui STORE`, "failed");
+      banner(`No response since ${clock(Date.now())}: the process may have ended. To see its store: cutwater ui STORE`, "failed");
       byId("state").className = "pill state-not_running";
-      byId("state").textContent = "NO ANSWER";
+      byId("state").textContent = "NO RESPONSE";
     } else banner(error.message, "failed");
   }
   if (turn === page.turn) page.timer = setTimeout(tick, document.hidden ? LOST_MS : pause);
@@ -198,7 +198,7 @@ function route() {
 async function begin() {
   let found;
   try { found = (await get("jobs/overview")).jobs; } catch (error) {
-    if (error.status === 401 && (await askToken("whoever started the server has it", ""))) { begin(); return; }
+    if (error.status === 401 && (await askToken("the user who started the server has it", ""))) { begin(); return; }
     banner(error.message, "failed");
     setTimeout(begin, LOST_MS);
     return;
@@ -207,10 +207,10 @@ async function begin() {
   const select = byId("jobs");
   select.hidden = found.length < 2;
   byId("name").hidden = found.length > 1;
-  select.replaceChildren(...found.map((one) => h("option", { value: one.jid }, `${one.name} (${one.state.toLowerCase().replace("_", " ")})`)));
+  select.replaceChildren(...found.map((listed) => h("option", { value: listed.jid }, `${listed.name} (${listed.state.toLowerCase().replace("_", " ")})`)));
   select.addEventListener("change", () => { page.jobId = ""; location.hash = `#${page.view}/${encodeURIComponent(select.value)}`; });
   if (!wanted().jobId) {
-    page.jobId = (found.find((one) => one.state !== "UNREADABLE") || found[0]).jid;
+    page.jobId = (found.find((listed) => listed.state !== "UNREADABLE") || found[0]).jid;
     history.replaceState(null, "", address(wanted().view));
     page.jobId = "";
   }

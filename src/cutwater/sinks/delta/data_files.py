@@ -43,7 +43,6 @@ class DataFile:
 
     Attributes:
         storage: The table's directory.
-        name: Its name there.
         logged: Its name in the table's log, which is encoded as in an address.
         size_bytes: How many bytes it has.
         values: The values of the partition columns, as text.

@@ -45,7 +45,6 @@ class ShownBatches:
     """The batches that this sink has shown since the newest slot in a table's log."""
 
     def __init__(self, log: DeltaLog) -> None:
-        """Use a log; nothing is read yet."""
         self._log = log
         self._read_to: int | None = None
         self.since = -1
@@ -109,7 +108,6 @@ class ShowingDeltaTable(OpenDeltaTable):
     def __init__(
         self, storage: TableStorage, staging: Staging, writing: DeltaWriteMode, context: SinkContext
     ) -> None:
-        """Inspect the table, as `OpenDeltaTable` does."""
         super().__init__(storage, staging, writing, context)
         self._shown = ShownBatches(self._slots.log)
         self._waiting: list[Committable] = []

@@ -82,19 +82,19 @@ class KeyedFile(Protocol):
 class Bounds:
     """The min and max value of a key column; None if unknown."""
 
-    least: Any = None
-    greatest: Any = None
+    low: Any = None
+    high: Any = None
     has_null: bool = True
 
     def may_meet(self, other: "Bounds") -> bool:
         """Return whether two columns may have a value in common."""
         if self.has_null and other.has_null:
             return True
-        ends = (self.least, self.greatest, other.least, other.greatest)
+        ends = (self.low, self.high, other.low, other.high)
         if any(end is None for end in ends):
             return True
         try:
-            return bool(self.least <= other.greatest and other.least <= self.greatest)
+            return bool(self.low <= other.high and other.low <= self.high)
         except TypeError:
             # The value in the log is not a valid bound.
             return True
@@ -195,7 +195,6 @@ class KeySet:
     _plain: pa.Table = field(init=False)
 
     def __post_init__(self) -> None:
-        """Prepare for looking."""
         plain = _plain(self.found)
         self._plain = plain.group_by(plain.column_names).aggregate([])
 

@@ -81,7 +81,7 @@ _FEATURES: Final = frozenset(
 
 _REFUSED_CHANGES: Final = {
     "delta.appendOnly": "so that no row may be replaced",
-    "delta.enableChangeDataFeed": "and its readers would be told of changes that were none",
+    "delta.enableChangeDataFeed": "and its readers would see changes that did not happen",
 }
 """Settings of a table from which nothing may be taken away by exchanging files."""
 
@@ -142,11 +142,11 @@ def obstacle(table: DeltaTable, write: str = "append") -> str | None:
             return f"{key} is true, {why}"
     checks = sorted(key for key in settings if key.startswith("delta.constraints."))
     if checks:
-        return f"it has CHECK constraints ({', '.join(checks)}), which nobody would check"
+        return f"it has CHECK constraints ({', '.join(checks)}), which nothing would check"
     for field in spark_schema(table):
         said = field.json()
         if '"nullable":false' in said or '"delta.' in said:
-            return f"it has a rule for column {field.name} (as NOT NULL), which nobody would check"
+            return f"it has a rule for column {field.name} (as NOT NULL), which nothing would check"
     return None
 
 

@@ -48,7 +48,6 @@ class DeltaSlots:
     """
 
     def __init__(self, storage: TableStorage, pipeline: PipelineId, sink: SinkId) -> None:
-        """Read nothing yet."""
         self._storage = storage
         self._pipeline = pipeline
         self._sink = sink

@@ -101,7 +101,6 @@ class LocalStorage:
     """A directory of this machine's file system; fills `TableStorage`."""
 
     def __init__(self, directory: Path) -> None:
-        """Use a directory; nothing is touched yet."""
         self._directory = directory
 
     @property

@@ -51,7 +51,6 @@ class BucketStorage:
     """A prefix in a bucket; fills `TableStorage`."""
 
     def __init__(self, location: Location) -> None:
-        """Open the bucket; no request is sent yet."""
         limits = RequestLimits()
         retry = limits.retry_config(limits.tries)
         self._location = location
@@ -144,7 +143,6 @@ class BucketFile:
     """An object as pyarrow reads a file; its errors are those of files."""
 
     def __init__(self, reader: Any) -> None:  # noqa: ANN401 - obstore's own
-        """Read through obstore."""
         self._reader = reader
         self.closed = False
 
@@ -181,7 +179,6 @@ class BucketStaging:
     """Staged files in a bucket; fills `Staging`. The layout is that of `StagedFiles`."""
 
     def __init__(self, storage: BucketStorage, pipeline: PipelineId, sink: SinkId) -> None:
-        """Use a bucket; nothing is touched yet."""
         self._storage = storage
         self._base = f"{HIDDEN}/{pipeline}/{sink}"
         self._disk = Path(tempfile.mkdtemp(prefix="cutwater-delta-"))

@@ -81,11 +81,6 @@ class OpenDeltaTable:
             if why is not None:
                 raise ConfigError("uri", unwritable(storage, writing, why))
 
-    @property
-    def way(self) -> str:
-        """How rows are combined with existing rows."""
-        return self._writing.write
-
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
         """Write the rows of one batch beside the table, with exactly one Spark action.
 

@@ -9,14 +9,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 from cutwater.config.delivery import AT_CHECKPOINTS, Delivery, delivery
 from cutwater.errors import ConfigError, SinkError
 from cutwater.ids import SinkId
 from cutwater.sinks.base import OpenSink, SinkContext, share_disk
 from cutwater.store.backends.directories import is_directory
-from cutwater.store.backends.location import Location
+from cutwater.store.backends.location import Location, file_path
 from cutwater.store.records.targets import StoredTarget
 
 if TYPE_CHECKING:
@@ -84,7 +84,7 @@ def delta(
         if len({name.lower() for name in names}) < len(names):
             raise ConfigError(option, f"{list(names)} names a column twice")
     if write == "upsert" and not keys:
-        reason = "an upsert needs the columns that tell which rows are the same one"
+        reason = "an upsert needs the columns that identify a row"
         raise ConfigError("keys", f"{reason}; write keys=['id'], or write='append'")
     if keys and write != "upsert":
         raise ConfigError("keys", f"write={write!r} has no keys; leave them out, or upsert")
@@ -258,16 +258,13 @@ def _local_path(uri: str) -> Path:
     Raises:
         ConfigError: If it is on another machine, or a name that deltalake cannot open.
     """
-    scheme, separator, _ = uri.partition(":")
-    if separator and scheme.isalnum() and scheme.lower() != "file":
-        reason = f"{scheme}: is no place for a Delta table"
-        raise ConfigError("uri", f"{reason}; give a path or s3://bucket/prefix")
-    path = uri
-    if separator and scheme.lower() == "file":
-        parts = urlsplit(uri)
-        if parts.netloc not in {"", "localhost"}:
-            raise ConfigError("uri", f"a file: address has three slashes, not a host: {uri}")
-        path = unquote(parts.path)
+    path = file_path(uri, "uri")
+    if path is None:
+        scheme, separator, _ = uri.partition(":")
+        if separator and scheme.isalnum():
+            reason = f"{scheme}: is no place for a Delta table"
+            raise ConfigError("uri", f"{reason}; give a path or s3://bucket/prefix")
+        path = uri
     # deltalake decodes a path as if it were a part of an address.
     if not path or unquote(path) != path or "\\" in path:
         raise ConfigError("uri", f"{uri!r} cannot be the directory of a Delta table")

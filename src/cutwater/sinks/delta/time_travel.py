@@ -73,7 +73,7 @@ def look_back(
     rows = _rows(table)
     if target > now:
         never = f"is at version {now} and never was at {target}"
-        reason = f"{storage.address} {never}: it has been made anew"
+        reason = f"{storage.address} {never}: it has been recreated"
         return RestorePreview(str(now), rows, obstacle=reason)
     foreign = foreign_commit(log, target, now)
     if foreign is not None:
@@ -103,7 +103,7 @@ def foreign_commit(log: "DeltaLog", target: int, now: int) -> str | None:
         except FileNotFoundError:
             return f"the table's log no longer has version {version}, so who wrote it is unknown"
         if any(_changes_rows(action) for action in actions):
-            return f"version {version} was written by somebody else ({_describe_commit(actions)})"
+            return f"version {version} was written by another writer ({_describe_commit(actions)})"
     return None
 
 
@@ -194,7 +194,7 @@ def _read_version(
     mapped = settings.get("delta.columnMapping.mode", "none") != "none"
     odd = sorted(features - {"timestampNtz", "columnMapping"}) + ["columnMapping"] * mapped
     if odd:
-        reason = f"{target.uri} uses {', '.join(odd)}, which plain Parquet files do not tell"
+        reason = f"{target.uri} uses {', '.join(odd)}, which plain Parquet files do not contain"
         raise SinkError(sink, reason)
     partitions = table.metadata().partition_columns
     files = {}

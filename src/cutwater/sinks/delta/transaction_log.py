@@ -49,7 +49,6 @@ class DeltaLog:
     """The log of one table. Lets every `OSError` through."""
 
     def __init__(self, storage: TableStorage, pipeline: PipelineId, sink: SinkId) -> None:
-        """Read the log of a table for one sink."""
         self._storage = storage
         self._pipeline = pipeline
         self._sink = sink
@@ -167,8 +166,8 @@ def statistics(footer: pq.FileMetaData, schema: StructType) -> str:
     """
     types = {field.name: field.dataType for field in schema}
     is_hybrid = Calendars.of(footer.metadata).usual is Calendar.HYBRID
-    least: dict[str, Any] = {}
-    greatest: dict[str, Any] = {}
+    lowest: dict[str, Any] = {}
+    highest: dict[str, Any] = {}
     nulls: dict[str, int] = {}
     groups = [footer.row_group(index) for index in range(footer.num_row_groups)]
     for index in range(footer.num_columns):
@@ -190,12 +189,12 @@ def statistics(footer: pq.FileMetaData, schema: StructType) -> str:
         low = _in_json(min(part.min_raw for part in parts), types[name])
         high = _in_json(max(part.max_raw for part in parts), types[name])
         if low is not None and high is not None:
-            least[name], greatest[name] = low, high
+            lowest[name], highest[name] = low, high
     return json.dumps(
         {
             "numRecords": footer.num_rows,
-            "minValues": least,
-            "maxValues": greatest,
+            "minValues": lowest,
+            "maxValues": highest,
             "nullCount": nulls,
         }
     )

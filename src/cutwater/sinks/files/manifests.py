@@ -61,7 +61,6 @@ class DataFile:
         staged: The name under which it was staged: its identity, wherever it is.
         path: Its path, relative to the root.
         source: Its path before this version moved it.
-        size_bytes: Its size.
         sha256: Its hash.
     """
 
@@ -83,7 +82,6 @@ class FileCommit:
         slot: The slot that was committed.
         checkpoint_id: The checkpoint of that decision.
         operation: `append`, `overwrite` or `restore`.
-        data_format: The format of the files.
         schema: The columns of all files up to this version, as Spark's JSON.
         rows: How many rows are visible after it.
         add: Files that became visible.
@@ -113,7 +111,6 @@ class FileCommits:
     """The versions of one directory. Lets every `OSError` through."""
 
     def __init__(self, root: Path) -> None:
-        """Look at a directory; nothing is made yet."""
         self.root = root
         self.directory = root / HIDDEN / "commits"
         self._past = root / HIDDEN / "past"
@@ -317,7 +314,7 @@ def read_files(
         raise SinkError(sink, f"nothing was committed to {root} yet: it had no columns then")
     try:
         if number > commits.newest():
-            raise SinkError(sink, f"{root} never was at version {number}: it has been made anew")
+            raise SinkError(sink, f"{root} never was at version {number}: it has been recreated")
         commit, files, where = commits.read(number), commits.live(number), commits.where(number)
     except (OSError, ValueError, Corrupt) as error:
         raise SinkError(sink, f"version {number} of {root} cannot be read: {error}") from error

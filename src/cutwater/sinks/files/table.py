@@ -121,7 +121,7 @@ class OpenFiles:
             now = self._rows_at(newest)
             if target > newest:
                 reason = f"{self._root} is at version {newest} and never was at {target}"
-                return RestorePreview(str(newest), now, obstacle=f"{reason}: it has been made anew")
+                return RestorePreview(str(newest), now, obstacle=f"{reason}: it has been recreated")
             then = self._rows_at(target)
             for path in self._commits.where(target).values():
                 if not exists(self._root / path):
@@ -345,7 +345,7 @@ class OpenFiles:
         return replace(file, source=file.path, path=self._commits.past_place(number, file.path))
 
     def _name(self, number: int, staged: str) -> str:
-        """Name a file so that no other version ever uses the name; its end tells its format."""
+        """Name a file so that no other version ever uses the name; its suffix is its format."""
         end = staged[staged.rindex(f".{self._form.format}") :]
         return f"part-{number:012d}-{hashlib.sha256(staged.encode()).hexdigest()[:16]}{end}"
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
-from urllib.parse import unquote, urlsplit
 
 from cutwater.errors import ConfigError, SinkError
 from cutwater.ids import SinkId
 from cutwater.sinks.base import OpenSink, SinkContext
 from cutwater.store.backends.directories import is_directory
+from cutwater.store.backends.location import file_path
 from cutwater.store.records.targets import StoredTarget
 
 if TYPE_CHECKING:
@@ -205,17 +205,14 @@ def directory_of(uri: str) -> Path:
     Raises:
         ConfigError: If it is not on this machine's file system.
     """
-    scheme, separator, _ = uri.partition(":")
-    path = uri
-    if separator and scheme.lower() == "file":
-        parts = urlsplit(uri)
-        if parts.netloc not in {"", "localhost"}:
-            raise ConfigError("path", f"a file: address has three slashes, not a host: {uri}")
-        path = unquote(parts.path)
-    elif separator and uri.startswith(f"{scheme}://"):
-        # A commit needs an atomic rename, and no object store has one.
-        reason = f"{scheme}: files go to file systems only; sinks.delta writes to object stores"
-        raise ConfigError("path", f"{reason}, or give a path")
+    path = file_path(uri, "path")
+    if path is None:
+        scheme, separator, _ = uri.partition("://")
+        if separator and ":" not in scheme:
+            # A commit needs an atomic rename, and no object store has one.
+            reason = f"{scheme}: files go to file systems only; sinks.delta writes to object stores"
+            raise ConfigError("path", f"{reason}, or give a path")
+        path = uri
     if not path:
         raise ConfigError("path", "an empty path is no directory")
     return Path(path)

@@ -51,7 +51,6 @@ class Backlog:
     """The tables in which one sink's staged rows are brought together, one for each slot."""
 
     def __init__(self, session: Session, staging: Staging) -> None:
-        """Touch nothing yet."""
         self._session = session
         self._staging = staging
 

@@ -70,7 +70,6 @@ class TableName:
         return cls(parts[0] if len(parts) == 2 else None, parts[-1])
 
     def __str__(self) -> str:
-        """Return a human-readable name."""
         return self.name if self.schema is None else f"{self.schema}.{self.name}"
 
     @property

@@ -72,7 +72,6 @@ class Records:
     """The lines of one sink in one schema."""
 
     def __init__(self, schema: str, pipeline: PipelineId, sink: SinkId) -> None:
-        """Read and write these."""
         self._schema = schema
         self._key = (str(pipeline), str(sink))
         self._sink = sink

@@ -31,7 +31,6 @@ class CopyJob:
 
     Attributes:
         parameters: Everything to connect with; never shown.
-        statement: The COPY.
         columns: The names of the columns in the rows, in order.
         title: The table's name for users, and the name of the staged table.
     """
@@ -146,8 +145,8 @@ def check_text(text: bytes, batch: pa.RecordBatch, job: CopyJob) -> None:
 
 def refusal(error: "psycopg.Error", job: CopyJob) -> str:
     """Say why the table refuses a row, and which row: the server's words, its table's name."""
-    told = error.diag
-    parts = [told.message_primary or str(error), told.message_detail, told.context]
+    diagnosis = error.diag
+    parts = [diagnosis.message_primary or str(error), diagnosis.message_detail, diagnosis.context]
     text = "; ".join(
         line.strip().rstrip(".") for part in parts if part for line in part.split("\n")
     )

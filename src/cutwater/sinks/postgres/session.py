@@ -26,7 +26,7 @@ _TRIES: Final = 10
 _BEGIN: Final = """
     SELECT set_config('lock_timeout', '20s', true),
            set_config('statement_timeout', '0', true),
-           -- Whoever is dead must not hold a lock that its successor waits for.
+           -- A dead process must not hold a lock that its successor waits for.
            set_config('idle_in_transaction_session_timeout', '60s', true),
            set_config('synchronous_commit', CASE current_setting('synchronous_commit')
                       WHEN 'off' THEN 'on' ELSE current_setting('synchronous_commit') END, true)
@@ -37,7 +37,6 @@ class Session:
     """The connections of one sink's driver to its database. For any thread."""
 
     def __init__(self, dsn: Dsn, sink: SinkId) -> None:
-        """Connect to nothing yet."""
         self._dsn = dsn
         self._sink = sink
         self._idle: list[Connection] = []
@@ -104,7 +103,7 @@ def _close(idle: list[Connection]) -> None:
 
 def words_of(error: psycopg.Error) -> str:
     """Say in one line what the server, or the way to it, has against something."""
-    told = error.diag
-    first = told.message_primary or str(error).strip() or type(error).__name__
-    parts = [first, told.message_detail, told.message_hint]
+    diagnosis = error.diag
+    first = diagnosis.message_primary or str(error).strip() or type(error).__name__
+    parts = [first, diagnosis.message_detail, diagnosis.message_hint]
     return " ".join("; ".join(part.strip().rstrip(".") for part in parts if part).split())

@@ -31,7 +31,6 @@ class Staged:
     """The rows of one batch, or of many that were brought together (`postgres_backlog`).
 
     Attributes:
-        table: Their table.
         columns: The columns that were sent.
         tasks: The attempts that count.
         batch: Which batch of the commit it is, from 0; None if a column of the table says so.
@@ -47,7 +46,6 @@ class Staging:
     """The staged tables of one sink."""
 
     def __init__(self, schema: str, pipeline: PipelineId, sink: SinkId) -> None:
-        """Use a schema; nothing is touched yet."""
         self._schema = schema
         self.id = hashlib.sha256(f"{pipeline}/{sink}".encode()).hexdigest()[:16]
         self._sink = sink

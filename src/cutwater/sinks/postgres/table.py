@@ -60,7 +60,6 @@ class OpenPostgresTable:
 
         Raises:
             ConfigError: If the server is too old, or the table cannot take the rows.
-            SinkError: If it cannot be reached now.
         """
         self._dsn = dsn
         self._keys = keys
@@ -128,9 +127,9 @@ class OpenPostgresTable:
         frame = rows.frame.selectExpr(
             *(f"{column.expression} AS c{n}" for n, column in enumerate(columns))
         )
-        told = frame.mapInArrow(partial(copy_task, job), RESULT).collect()
-        refused = next((result.refused for result in told if result.refused is not None), None)
-        counted = [(result.task, result.rows, result.bytes, result.sha256) for result in told]
+        results = frame.mapInArrow(partial(copy_task, job), RESULT).collect()
+        refused = next((result.refused for result in results if result.refused is not None), None)
+        counted = [(result.task, result.rows, result.bytes, result.sha256) for result in results]
         if refused is not None:
             self._drop(table)
             raise SinkError(self.sink, f"{self.target} refuses a row: {refused}")
@@ -388,7 +387,7 @@ class OpenPostgresTable:
         if not there or is_another(connection, head.relation, self.target):
             # All rows are gone with the table: those after the version, and those it showed.
             shown = head.floor > BEGINNING or self._records.rows_until(connection, wanted)
-            why = "has been made anew" if there else "is not there any more"
+            why = "has been recreated" if there else "no longer exists"
             return 0, f"the table {self.target} {why}" if shown else None
         undo = self._writes.look(connection, wanted)
         return undo.rows, None if undo.foreign is None else f"{self.target}: {undo.foreign}"
@@ -471,9 +470,9 @@ def _blame(
     error: psycopg.Error, sinks: Sequence[OpenSink], default: OpenPostgresTable
 ) -> SinkError:
     """Return an error that names the sink whose table has the violated constraint."""
-    told = (error.diag.schema_name, error.diag.table_name)
+    named = (error.diag.schema_name, error.diag.table_name)
     for sink in sinks:
-        if isinstance(sink, OpenPostgresTable) and sink.names == told:
+        if isinstance(sink, OpenPostgresTable) and sink.names == named:
             default = sink
     return SinkError(default.sink, _way_out(error, default.target))
 
@@ -487,5 +486,5 @@ def _way_out(error: psycopg.Error, table: TableName) -> str:
     else:
         return words_of(error)
     return (
-        f"{words_of(error)}; {way}, and the commit goes on by itself; or stop and rewind behind it"
+        f"{words_of(error)}; {way}, and the commit continues by itself; or stop and rewind past it"
     )

@@ -62,7 +62,7 @@ def postgres(
     if len(set(keys)) < len(keys):
         raise ConfigError("keys", f"{list(keys)} names a column twice")
     if write == "upsert" and not keys:
-        raise ConfigError("keys", "an upsert needs the columns that tell rows apart")
+        raise ConfigError("keys", "an upsert needs the columns that identify a row")
     if write == "append" and keys:
         raise ConfigError("keys", "only an upsert has keys; write 'upsert', or leave them out")
     if not own_schema or {"\0", "%", '"'} & set(own_schema) or len(own_schema.encode()) > 63:

@@ -100,7 +100,7 @@ class Appends:
         if count == expected:
             return Undo(expected)
         reason = f"{expected} rows were added since then and {count} of them are as they were"
-        return Undo(expected, f"{reason}: somebody else has changed or deleted the others")
+        return Undo(expected, f"{reason}: another writer has changed or deleted the others")
 
     def take_back(self, connection: Connection, version: int) -> None:
         """Delete the rows."""
@@ -268,7 +268,7 @@ class Upserts:
         if not found[0]:
             return Undo(rows)
         reason = f"{found[0]} of the {found[1]} rows that were written since then"
-        return Undo(rows, f"{reason} have been changed or deleted by somebody else")
+        return Undo(rows, f"{reason} have been changed or deleted by another writer")
 
     def take_back(self, connection: Connection, version: int) -> None:
         """Put the oldest images back."""

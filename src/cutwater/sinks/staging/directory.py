@@ -43,7 +43,6 @@ class HiddenFiles:
     """What one sink has staged below one root. Lets every `OSError` through."""
 
     def __init__(self, root: Path, pipeline: PipelineId, sink: SinkId) -> None:
-        """Use a root; nothing is touched yet."""
         self.root = root
         self.base = root / HIDDEN / pipeline / sink
         self.sink = sink

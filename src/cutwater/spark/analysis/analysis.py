@@ -28,7 +28,12 @@ from cutwater.sinks.base import SelectiveTarget
 from cutwater.sinks.columns import nullable
 from cutwater.spark.analysis.column_pruning import find_unstorable_columns
 from cutwater.spark.analysis.identity import identify, origins
-from cutwater.spark.analysis.logical_plan import WATERMARK_DELAY, PlanNode, plan_of
+from cutwater.spark.analysis.logical_plan import (
+    RUNS_IN_BATCH,
+    WATERMARK_DELAY,
+    PlanNode,
+    plan_of,
+)
 from cutwater.spark.analysis.self_reads import SelfReadCheck
 from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind
 from cutwater.spark.engine.input_watermarks import EventTime
@@ -38,23 +43,6 @@ from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import NativeSource, native_source
 
-# The nodes that may run in a plain batch job (rule F34). A step with any other node runs as a query
-# and, unless that node is a join with a static side, counts as stateful. Shorter on purpose than
-# the list in `logical_plan`, which contains all nodes that keep no state.
-_RUNS_IN_BATCH: Final = frozenset(
-    {
-        "EventTimeWatermark",
-        "Filter",
-        "Generate",
-        "MapInArrow",
-        "MapInPandas",
-        "PythonMapInArrow",
-        "Project",
-        "StreamingExecutionRelation",
-        "SubqueryAlias",
-        "Union",
-    }
-)
 _FORGETFUL: Final = ("textsocket", "socket", "memory")
 
 
@@ -136,7 +124,7 @@ class Analysis:
         try:
             frame = step.evaluate(self.internals.spark, frames, partial(self._note, names, made))
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises
-            self._add(*failing_place(step, error), first_line(error))
+            self._add(*failing_place(step, error), _describe_error(error))
             return None
         named = named_node(step)
         where = (str(named.place), named.title)
@@ -283,7 +271,7 @@ def _channels_below(node: PlanNode) -> list[ChannelSource]:
     return [source for source in found if isinstance(source, ChannelSource)]
 
 
-def first_line(error: BaseException) -> str:
+def _describe_error(error: BaseException) -> str:
     """Return an error in one line: its kind and the first line of its message."""
     text = str(error).strip().split("\n", 1)[0]
     if isinstance(error, PySparkException):
@@ -306,7 +294,7 @@ def _describe_step(
         if native is None
     ]
     only_channels = all(isinstance(native_source(leaf.source), ChannelSource) for leaf in leaves)
-    stateless = all(node.kind in _RUNS_IN_BATCH and not node.has_subquery for node in nodes)
+    stateless = all(node.kind in RUNS_IN_BATCH and not node.has_subquery for node in nodes)
     mode = (
         ExecutionMode.BATCH if step.inputs and only_channels and stateless else ExecutionMode.QUERY
     )
@@ -314,7 +302,7 @@ def _describe_step(
         node.kind == "Join" and all(child.is_streaming for child in node.children) for node in nodes
     )
     stateful = streaming_joins or any(
-        node.is_streaming and node.kind not in _RUNS_IN_BATCH | {"Join"} and node.children
+        node.is_streaming and node.kind not in RUNS_IN_BATCH | {"Join"} and node.children
         for node in nodes
     )
     return AnalyzedStep(

@@ -20,39 +20,44 @@ _NUMBERS: Final = re.compile(r"#\d+L?(-T\d+ms)?")
 _SERIALS: Final = re.compile(
     r" \[native \d+\]|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|@[0-9a-f]{4,16}\b"
 )
-# Answers "does this node keep state?", for the identity of a step. Longer than the list in
-# `analysis`, which answers "may this node run in a plain batch job?": a sort or a repartition keeps
-# no state, but still runs in a query.
-_KEEPS_NO_STATE: Final = frozenset(
+RUNS_IN_BATCH: Final = frozenset(
     {
-        "CTERelationDef",
-        "CollectMetrics",
         "EventTimeWatermark",
-        "Expand",
         "Filter",
         "Generate",
-        "LocalLimit",
-        "MapElements",
         "MapInArrow",
         "MapInPandas",
-        "MapPartitions",
         "Project",
         "PythonMapInArrow",
-        "RebalancePartitions",
-        "Repartition",
-        "RepartitionByExpression",
-        "ResolvedHint",
-        "Sample",
-        "SerializeFromObject",
-        "DeserializeToObject",
-        "Sort",
+        "StreamingExecutionRelation",
         "SubqueryAlias",
-        "TypedFilter",
         "Union",
-        "View",
-        "WithCTE",
     }
 )
+"""The nodes that may run in a plain batch job (rule F34). A step with any other node runs as a
+query and, unless that node is a join with a static side, counts as stateful."""
+
+# The nodes that keep no state, for the identity of a step. A sort or a repartition keeps none, but
+# still runs in a query.
+_KEEPS_NO_STATE: Final = (RUNS_IN_BATCH - {"StreamingExecutionRelation"}) | {
+    "CTERelationDef",
+    "CollectMetrics",
+    "DeserializeToObject",
+    "Expand",
+    "LocalLimit",
+    "MapElements",
+    "MapPartitions",
+    "RebalancePartitions",
+    "Repartition",
+    "RepartitionByExpression",
+    "ResolvedHint",
+    "Sample",
+    "SerializeFromObject",
+    "Sort",
+    "TypedFilter",
+    "View",
+    "WithCTE",
+}
 _MICROS: Final = 1_000_000
 _SLIDE: Final = re.compile(r"% (\d+)\)")
 _LENGTH: Final = re.compile(r"\+ (\d+)\), LongType")

@@ -157,10 +157,6 @@ class StateVersion(NamedTuple):
 def lineage_of(changelog: Path, version: int) -> list[StateVersion]:
     """Return the versions of a store that led to the one a changelog made, oldest first.
 
-    Args:
-        changelog: The file.
-        version: The version that it made.
-
     Returns:
         All from the newest snapshot that the writer knew of, or from version 1.
 

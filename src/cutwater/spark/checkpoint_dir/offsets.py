@@ -88,9 +88,8 @@ def read_streams(directory: Path) -> tuple[Stream, ...]:
     try:
         return _STREAMS.decode(file.read_bytes())
     except (FileNotFoundError, msgspec.DecodeError) as error:
-        raise RecoveryError(f"{file} does not tell which streams the query reads: {error}.") from (
-            error
-        )
+        reason = f"{file} does not name the streams that the query reads: {error}."
+        raise RecoveryError(reason) from error
 
 
 def for_plan(

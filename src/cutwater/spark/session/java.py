@@ -146,7 +146,7 @@ def make_private(directory: Path) -> None:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     status = directory.stat()
     if status.st_uid != os.getuid() or status.st_mode & 0o022:
-        raise PermissionError(f"{directory} can be written to by somebody else")
+        raise PermissionError(f"{directory} can be written to by other users")
 
 
 class _Probed(NamedTuple):
@@ -170,12 +170,12 @@ def _probe(program: Path) -> _Probed | str:
     said = run.stderr + run.stdout
     if run.returncode != 0:
         if "FindException" in said:
-            return "lacks the module jdk.incubator.vector, which Spark asks for"
+            return "lacks the module jdk.incubator.vector, which Spark needs"
         return f"cannot be used: {' '.join(said.split())[:200] or f'exit code {run.returncode}'}"
     home = re.search(r"^\s*java\.home = (.+)$", said, re.MULTILINE)
     version = re.search(r"^\s*java\.specification\.version = (?:1\.)?(\d+)$", said, re.MULTILINE)
     if home is None or version is None:
-        return "does not tell its version"
+        return "does not report its version"
     if int(version[1]) not in SUPPORTED:
         return f"is Java {version[1]}"
     return _Probed(Path(home[1]), int(version[1]))

@@ -203,7 +203,6 @@ class _Complaints:
     """The output of the JVM on stderr: kept while it starts, then forwarded."""
 
     def __init__(self, lines: IO[bytes]) -> None:
-        """Start reading, in a thread."""
         self._lines = lines
         self._last: deque[bytes] = deque(maxlen=_LAST_WORDS)
         self._held: deque[bytes] | None = deque(maxlen=_HELD_MAX)

@@ -160,11 +160,25 @@ class Location:
         return open_store
 
 
+def file_path(uri: str, option: str) -> str | None:
+    """Return the path that a `file:` address names; None for a plain path or another scheme.
+
+    Raises:
+        ConfigError: If the address names a host.
+    """
+    if not uri.lower().startswith("file:"):
+        return None
+    parts = urlsplit(uri)
+    if parts.netloc not in {"", "localhost"}:
+        raise ConfigError(option, f"a file: address has three slashes, not a host: {uri}")
+    return unquote(parts.path)
+
+
 def backend_at(store: str | Path) -> Backend:
     """Open the store at an address.
 
     Raises:
-        ConfigError: If there is no such kind of store, or it cannot be open_store.
+        ConfigError: If there is no such kind of store, or it cannot be opened.
     """
     return Location.of(store).backend()
 

@@ -16,7 +16,6 @@ class MemoryBackend:
     """Objects in a dictionary; fills the port `Backend`."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._objects: dict[ObjectPath, bytes] = {}
         self._prefixes: set[str] = set()
         self._lock = Lock()

@@ -37,7 +37,6 @@ class BundledFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
     Attributes:
         path: Its path in the tree.
-        size_bytes: Its size.
         sha256: Its hash.
         offset: Where it begins after the header; None if it is a separate blob.
         bundle: The hash of the older bundle that holds it; None for this bundle.
@@ -145,7 +144,6 @@ class BundleMemory:
     """The contents of this process's newest bundles; may be used by several threads."""
 
     def __init__(self) -> None:
-        """Start without bundles."""
         self._held: OrderedDict[str, Held] = OrderedDict()
         self._lock = threading.Lock()
 

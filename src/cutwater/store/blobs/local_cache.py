@@ -125,7 +125,6 @@ class BlobCache:
 
         Raises:
             NewerFormat: If a bundle was written by a newer Cutwater.
-            Unavailable: If the store does not answer.
             OSError: If the cache cannot be written.
         """
         self._directory.mkdir(parents=True, exist_ok=True)

@@ -86,9 +86,6 @@ class Collector:
         Args:
             log: The log.
             drop: Cuts to drop, besides those that are recorded as dropped.
-
-        Raises:
-            StoreError: If the store cannot be read now.
         """
         dropped = self.store.savepoints.dropped().union(drop)
         keep = kept(log, self.committed_through, self.retained, dropped)
@@ -177,9 +174,6 @@ def prospect(store: PipelineStore, retained: int, drop: Collection[CheckpointId]
         store: The pipeline in its store.
         retained: How many checkpoints are kept besides savepoints.
         drop: Cuts to drop, including savepoints.
-
-    Raises:
-        StoreError: If the store cannot be read now.
     """
     through = store.commits.through(store.log.read())
     log = _sound_log(store)
@@ -230,7 +224,7 @@ def prune(
     claim = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), nonce)
     if store.log.create(claim) is not DecisionOutcome.WRITTEN:
         path = PipelinePaths(store.pipeline).log_entry(claim.slot)
-        raise Conflict(path, "somebody else may have claimed the pipeline just now")
+        raise Conflict(path, "another process may have claimed the pipeline just now")
     going = prospect(store, retained, drop)
     # Everything to delete is recorded as dropped; a driver that keeps more would miss it otherwise.
     for checkpoint_id in sorted({*going.checkpoints, *drop}):

@@ -37,8 +37,6 @@ class CheckpointView:
     """One attempt, or a rewind, as recorded in the store.
 
     Attributes:
-        id: Its number.
-        status: Its status.
         kind: What was requested; None if it cannot be read.
         generation: The generation that reserved the number.
         started_at_ms: When it started; None if unknown.

@@ -33,7 +33,6 @@ def claim_next(store: PipelineStore, log: LogView) -> Claim:
     Raises:
         Fenced: If another process has claimed or decided since; nothing was written.
         OutcomeUnknown: If it is unknown whether the claim was written.
-        StoreError: If the store cannot be read.
     """
     claim = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), uuid.uuid4().hex)
     _write(store, claim)
@@ -59,7 +58,6 @@ def decide_cut(
     Raises:
         Fenced: If another process has claimed the pipeline since; nothing was decided.
         OutcomeUnknown: If it is unknown whether the decision was written.
-        StoreError: If the store cannot be read or written.
     """
     cut = make(_take_number(store, claim.generation, kind, clock))
     decision = Decision(
@@ -95,7 +93,7 @@ def _write(store: PipelineStore, entry: LogEntry) -> None:
         raise Fenced(store.pipeline, entry.generation, store.log.read().generation)
     if outcome is DecisionOutcome.UNKNOWN:
         doubt = store.log.doubt(entry.slot)
-        raise OutcomeUnknown(doubt.path, f"{doubt.reason}; the next run tells")
+        raise OutcomeUnknown(doubt.path, f"{doubt.reason}; the next run finds out")
 
 
 def fenced_out(store: PipelineStore, tried: Collection[Claim]) -> Fenced | None:

@@ -4,25 +4,13 @@ The record is written before the attempt's barriers start and never changes, so 
 leaves a trace and no number is used twice. Upholds I8.
 """
 
-from cutwater.ids import NO_CHECKPOINT, CheckpointId, PipelineId
-from cutwater.store.backends.backend import Backend
-from cutwater.store.paths import PipelinePaths
+from cutwater.ids import NO_CHECKPOINT, CheckpointId
 from cutwater.store.records.codecs import ATTEMPT, Attempt
-from cutwater.store.records.envelope import decode, encode
+from cutwater.store.records.envelope import PipelineRecords, encode
 
 
-class Attempts:
-    """The attempts of one pipeline.
-
-    Every method that reads raises `Corrupt` for a damaged record or an unknown object among the
-    attempts, `NewerFormat` for a record of a newer Cutwater, and `Unavailable` if the store does
-    not answer.
-    """
-
-    def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
-        """Read and write in this store."""
-        self._backend = backend
-        self._paths = PipelinePaths(pipeline)
+class Attempts(PipelineRecords):
+    """The attempts of one pipeline."""
 
     def reserve(self, attempt: Attempt) -> bool:
         """Reserve an attempt's number.
@@ -32,10 +20,6 @@ class Attempts:
 
         Returns:
             Whether the number is ours; if not, another process has reserved it.
-
-        Raises:
-            Unavailable: If it was certainly not reserved.
-            OutcomeUnknown: If it may or may not have been reserved.
         """
         path = self._paths.attempt(attempt.checkpoint_id)
         data = encode(ATTEMPT, path, attempt)
@@ -47,8 +31,7 @@ class Attempts:
         Raises:
             NotFound: If the number is not reserved.
         """
-        path = self._paths.attempt(checkpoint_id)
-        return decode(ATTEMPT, path, self._backend.read(path))
+        return self._read(ATTEMPT, self._paths.attempt(checkpoint_id))
 
     def ids(self, since: CheckpointId = NO_CHECKPOINT) -> tuple[CheckpointId, ...]:
         """Return all reserved numbers from `since` on, in order."""

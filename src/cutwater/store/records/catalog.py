@@ -39,8 +39,6 @@ def open_pipeline(
     Raises:
         ConfigError: If the name is empty, too long or not text.
         Corrupt: If the name's record is damaged.
-        NewerFormat: If the record is of a newer Cutwater.
-        Unavailable: If the store does not answer.
         OutcomeUnknown: If the name may or may not have been written; opening it again shows which.
     """
     path = name(label)
@@ -80,8 +78,6 @@ def find_pipeline(backend: Backend, label: str) -> PipelineId:
         ConfigError: If the name is empty, too long or not text.
         NotFound: If no pipeline has, or had, that name.
         Corrupt: If the name's record is damaged, or was deleted and several pipelines had the name.
-        NewerFormat: If the record is of a newer Cutwater.
-        Unavailable: If the store does not answer.
     """
     path = name(label)
     try:

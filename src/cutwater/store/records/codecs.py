@@ -88,7 +88,6 @@ class Committed:
 
     Attributes:
         slot: The slot of the decision.
-        checkpoint_id: Its checkpoint.
         versions: The version of every sink right after its commit.
     """
 

@@ -5,27 +5,16 @@ repeated. A record holds the versions of the original commit and never changes (
 often and by whichever process it is written. Upholds I8.
 """
 
-from cutwater.ids import NO_SLOT, PipelineId, Slot
+from cutwater.ids import NO_SLOT, Slot
 from cutwater.protocol.decisions import LogView
-from cutwater.store.backends.backend import Backend, write_once
-from cutwater.store.paths import PipelinePaths
+from cutwater.store.backends.backend import write_once
 from cutwater.store.records.codecs import COMMITTED, Committed
 from cutwater.store.records.decision_log import recent
-from cutwater.store.records.envelope import decode, encode
+from cutwater.store.records.envelope import PipelineRecords, encode
 
 
-class Commits:
-    """The commit records of one pipeline.
-
-    Every method that reads raises `Corrupt` for a damaged record or an unknown object among the
-    records, `NewerFormat` for a record of a newer Cutwater, and `Unavailable` if the store does
-    not answer.
-    """
-
-    def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
-        """Read and write in this store."""
-        self._backend = backend
-        self._paths = PipelinePaths(pipeline)
+class Commits(PipelineRecords):
+    """The commit records of one pipeline."""
 
     def record(self, committed: Committed) -> None:
         """Record that all sinks have committed a decision. May be repeated after any error.
@@ -33,8 +22,6 @@ class Commits:
         Raises:
             Conflict: If the slot is recorded with other versions: a sink that repeats a commit
                 must return the version of its original commit, and a sink did not.
-            Unavailable: If it was certainly not recorded.
-            OutcomeUnknown: If it may or may not have been recorded.
         """
         path = self._paths.committed(committed.slot)
         write_once(self._backend, path, encode(COMMITTED, path, committed))
@@ -45,8 +32,7 @@ class Commits:
         Raises:
             NotFound: If the commit is not recorded.
         """
-        path = self._paths.committed(slot)
-        return decode(COMMITTED, path, self._backend.read(path))
+        return self._read(COMMITTED, self._paths.committed(slot))
 
     def slots(self, after: Slot = NO_SLOT) -> tuple[Slot, ...]:
         """Return all slots after `after` whose commit is recorded, in order."""
@@ -65,10 +51,6 @@ class Commits:
         return max(self.slots(near) or self.slots(), default=NO_SLOT)
 
     def newest(self, log: LogView | None = None) -> Committed | None:
-        """Read the record of the newest slot; None if nothing was ever committed.
-
-        Args:
-            log: The log, as for `through`.
-        """
+        """Read the record of the newest slot; None if nothing was ever committed."""
         slot = self.through(log)
         return self.read(slot) if slot else None

@@ -60,17 +60,12 @@ class LogSegments:
     def __init__(
         self, backend: Backend, pipeline: PipelineId, entries: int = SEGMENT_ENTRIES
     ) -> None:
-        """Read and write in this store; a segment holds that many entries."""
         self._backend = backend
         self._paths = PipelinePaths(pipeline)
         self._entries = entries
 
     def read(self) -> list[LogEntry]:
-        """Return the entries in segments, from the first slot up to the first gap.
-
-        Raises:
-            Unavailable: If the store does not answer.
-        """
+        """Return the entries in segments, from the first slot up to the first gap."""
         listed = self._backend.list(self._paths.log_segments)
         last_slots = [self._paths.slot_of_log_segment(path) for path in listed]
         compacted: list[LogEntry] = []
@@ -99,9 +94,6 @@ class LogSegments:
 
         Returns:
             The last slot that is in a segment now.
-
-        Raises:
-            StoreError: As `write_once` does.
         """
         for _ in range(COMPACTED_AT_ONCE_MAX):
             last = Slot(compacted + self._entries)
@@ -124,7 +116,6 @@ class DecisionLog:
     def __init__(
         self, backend: Backend, pipeline: PipelineId, segments: LogSegments | None = None
     ) -> None:
-        """Start without reading anything."""
         self._backend = backend
         self._paths = PipelinePaths(pipeline)
         self._segments = segments or LogSegments(backend, pipeline)
@@ -142,7 +133,6 @@ class DecisionLog:
         Raises:
             Corrupt: If an entry cannot be read, or an empty slot is followed by a filled one.
             NewerFormat: If an entry is of a newer Cutwater.
-            Unavailable: If the store does not answer.
         """
         view = self._view or LogView()
         entries = list(view.entries)
@@ -165,7 +155,7 @@ class DecisionLog:
             entries.append(entry)
         if last > len(entries):
             path = self._paths.log_entry(Slot(len(entries) + 1))
-            raise Corrupt(path, f"the slot is empty, but the log goes on to slot {last}")
+            raise Corrupt(path, f"the slot is empty, but the log continues to slot {last}")
         if self._view is None or len(entries) > len(view.entries):
             self._view = LogView(tuple(entries))
         return self._view

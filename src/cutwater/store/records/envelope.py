@@ -16,8 +16,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final, Generic, TypeVar
 
 import msgspec
 
-from cutwater.errors import Corrupt, NewerFormat
-from cutwater.store.paths import ObjectPath
+from cutwater.errors import Corrupt, NewerFormat, NotFound
+from cutwater.ids import PipelineId
+from cutwater.store.backends.backend import Backend
+from cutwater.store.paths import ObjectPath, PipelinePaths
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -53,6 +55,30 @@ class RecordKind(Generic[Value, Form]):
     pack: Callable[[Value], Form]
     decoder: msgspec.json.Decoder[Form]
     unpack: Callable[[Form], Value]
+
+
+class PipelineRecords:
+    """The records of one kind, or of a few, of one pipeline.
+
+    Unless a subclass says otherwise, every method that reads raises `Corrupt` for a damaged record
+    or an unknown object among the records, `NewerFormat` for a record of a newer Cutwater, and
+    `Unavailable` if the store does not answer. Every method that writes raises `Unavailable` if the
+    record was certainly not written, and `OutcomeUnknown` if it may or may not have been written.
+    """
+
+    def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
+        self._backend = backend
+        self._paths = PipelinePaths(pipeline)
+
+    def _read(self, kind: RecordKind[Value, Form], path: ObjectPath) -> Value:
+        return decode(kind, path, self._backend.read(path))
+
+    def _read_if_usable(self, kind: RecordKind[Value, Form], path: ObjectPath) -> Value | None:
+        """Read a record; None if it is missing, damaged or of a newer Cutwater."""
+        try:
+            return self._read(kind, path)
+        except (NotFound, Corrupt, NewerFormat):
+            return None
 
 
 def plain_record(name: str, value: type[Value]) -> RecordKind[Value, Value]:
@@ -92,13 +118,7 @@ def digest(data: bytes) -> str:
 
 
 def encode(kind: RecordKind[Value, Any], path: ObjectPath, value: Value) -> bytes:
-    """Return the bytes of a record. The same value at the same path gives the same bytes.
-
-    Args:
-        kind: The kind of record.
-        path: The path of its object.
-        value: Its value.
-    """
+    """Return the bytes of a record. The same value at the same path gives the same bytes."""
     raw = msgspec.Raw(_ENCODER.encode(kind.pack(value)))
     body = _ENCODER.encode(_Record(FORMAT, kind.name, path, raw))
     return b"".join((_OPENING, digest(body).encode(), _MIDDLE, body, _CLOSING))

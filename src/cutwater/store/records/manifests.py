@@ -15,14 +15,13 @@ from typing import Final
 
 import msgspec
 
-from cutwater.errors import Corrupt
+from cutwater.errors import Corrupt, NotFound
 from cutwater.ids import (
     BatchId,
     ChannelId,
     CheckpointId,
     Generation,
     InputId,
-    PipelineId,
     SinkId,
     Slot,
     StepId,
@@ -36,13 +35,20 @@ from cutwater.protocol.cut import (
     StepSnapshot,
     Version,
 )
+from cutwater.protocol.decisions import Decision
 from cutwater.protocol.evolution.identity import StepIdentity
 from cutwater.protocol.messages import Place
 from cutwater.protocol.step.aligner_events import Cause
-from cutwater.store.backends.backend import Backend, write_once
+from cutwater.store.backends.backend import write_once
 from cutwater.store.backends.directories import is_below, is_name
-from cutwater.store.paths import PipelinePaths
-from cutwater.store.records.envelope import RecordKind, decode, digest, encode, fields_of
+from cutwater.store.records.envelope import (
+    PipelineRecords,
+    RecordKind,
+    decode,
+    digest,
+    encode,
+    fields_of,
+)
 
 
 class SnapshotForm(msgspec.Struct, frozen=True):
@@ -133,18 +139,8 @@ def _unpack_cut(form: CutForm) -> Cut:
 MANIFEST: Final = RecordKind("manifest", _pack_cut, msgspec.json.Decoder(CutForm), _unpack_cut)
 
 
-class Manifests:
-    """The manifests of one pipeline.
-
-    Every method that reads raises `Corrupt` for a damaged manifest or an unknown object among the
-    manifests, `NewerFormat` for a manifest of a newer Cutwater, and `Unavailable` if the store
-    does not answer.
-    """
-
-    def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
-        """Read and write in this store."""
-        self._backend = backend
-        self._paths = PipelinePaths(pipeline)
+class Manifests(PipelineRecords):
+    """The manifests of one pipeline."""
 
     def publish(self, cut: Cut) -> str:
         """Write a cut's manifest and return its hash, for the decision.
@@ -153,8 +149,6 @@ class Manifests:
 
         Raises:
             Conflict: If another cut has been published under its number.
-            Unavailable: If it was certainly not written.
-            OutcomeUnknown: If it may or may not have been written.
         """
         path = self._paths.manifest(cut.checkpoint_id)
         data = encode(MANIFEST, path, cut)
@@ -182,6 +176,13 @@ class Manifests:
         if stray is not None:
             raise Corrupt(path, f"{stray!r} would lead out of the directory that it belongs to")
         return cut
+
+    def find(self, decision: Decision) -> Cut | None:
+        """Read the manifest of a decision; None if it is missing or damaged."""
+        try:
+            return self.read(decision.checkpoint_id, decision.manifest_sha256)
+        except (Corrupt, NotFound):
+            return None
 
     def ids(self) -> tuple[CheckpointId, ...]:
         """Return the numbers of all manifests in the store, decided or not, in order."""

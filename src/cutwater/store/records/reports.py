@@ -10,11 +10,8 @@ from typing import Final
 
 import msgspec
 
-from cutwater.errors import Corrupt, NewerFormat, NotFound
-from cutwater.ids import CheckpointId, Generation, PipelineId, StepId
-from cutwater.store.backends.backend import Backend
-from cutwater.store.paths import PipelinePaths
-from cutwater.store.records.envelope import decode, encode, plain_record
+from cutwater.ids import CheckpointId, Generation, StepId
+from cutwater.store.records.envelope import PipelineRecords, encode, plain_record
 
 KEPT: Final = 1_000
 """How many reports of each kind `trim` keeps."""
@@ -57,7 +54,6 @@ class AttemptReport(msgspec.Struct, frozen=True, kw_only=True):
     """How an attempt went.
 
     Attributes:
-        checkpoint_id: Its number.
         generation: The generation that made it.
         status: Whether it became a checkpoint, as far as its driver knew.
         name: The name, if it is a savepoint.
@@ -134,17 +130,12 @@ REPORT: Final = plain_record("report", AttemptReport)
 RECOVERY: Final = plain_record("recovery", RecoveryReport)
 
 
-class Reports:
+class Reports(PipelineRecords):
     """The reports of one pipeline. A report that cannot be read counts as lost.
 
     Every method that reads raises `Unavailable` if the store does not answer. `recoveries` also
     raises `Corrupt` for an unknown object among the reports.
     """
-
-    def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
-        """Read and write in this store."""
-        self._backend = backend
-        self._paths = PipelinePaths(pipeline)
 
     def write(self, report: AttemptReport | RecoveryReport) -> None:
         """Write a report, replacing an earlier one of the same attempt or recovery.
@@ -161,19 +152,11 @@ class Reports:
 
     def attempt(self, checkpoint_id: CheckpointId) -> AttemptReport | None:
         """Read the report of an attempt; None if it is missing or unreadable."""
-        path = self._paths.report(checkpoint_id)
-        try:
-            return decode(REPORT, path, self._backend.read(path))
-        except (NotFound, Corrupt, NewerFormat):
-            return None
+        return self._read_if_usable(REPORT, self._paths.report(checkpoint_id))
 
     def recovery(self, generation: Generation) -> RecoveryReport | None:
         """Read the report of the recovery that started a generation; None if there is none."""
-        path = self._paths.recovery(generation)
-        try:
-            return decode(RECOVERY, path, self._backend.read(path))
-        except (NotFound, Corrupt, NewerFormat):
-            return None
+        return self._read_if_usable(RECOVERY, self._paths.recovery(generation))
 
     def recoveries(self) -> tuple[RecoveryReport, ...]:
         """Read all readable reports of recoveries, oldest first."""

@@ -7,17 +7,19 @@ executed at most once, by the process it is addressed to, and never after it has
 process executes the request of a command that has died.
 """
 
+import os
 import re
+import socket
 from enum import Enum, auto
 from typing import Final, NamedTuple
 
 import msgspec
 
-from cutwater.errors import ConfigError, Corrupt, NewerFormat, NotFound
-from cutwater.ids import CheckpointId, PipelineId
-from cutwater.store.backends.backend import Backend, write_once
-from cutwater.store.paths import PipelinePaths
-from cutwater.store.records.envelope import decode, encode, plain_record
+from cutwater.clock import wall_ms
+from cutwater.errors import ConfigError
+from cutwater.ids import CheckpointId
+from cutwater.store.backends.backend import write_once
+from cutwater.store.records.envelope import PipelineRecords, encode, plain_record
 from cutwater.store.records.reports import AttemptReport
 
 LOOK_MS: Final = 1_000
@@ -70,6 +72,29 @@ class Wanted(NamedTuple):
     name: str | None = None
     drain: bool = False
     abort: Abort | None = None
+
+    def addressed(self, token: str, holder: str, wait_ms: int, sender: str = "") -> "Request":
+        """Return the request to the process that holds the lease, sent by this process now.
+
+        Args:
+            token: A unique token.
+            holder: The nonce of the lease.
+            wait_ms: How long the sender waits for the answer.
+            sender: What sends it, for users, after the process and the machine.
+        """
+        at_ms = wall_ms()
+        return Request(
+            token=token,
+            wish=self.wish,
+            holder=holder,
+            asked_by=f"process {os.getpid()} on {socket.gethostname()}{sender}",
+            asked_at_ms=at_ms,
+            expires_at_ms=at_ms + wait_ms,
+            full=self.full,
+            name=self.name,
+            drain=self.drain,
+            abort=self.abort or msgspec.UNSET,
+        )
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,17 +213,12 @@ def choose_treatment(
     return Treatment.TAKE
 
 
-class Requests:
+class Requests(PipelineRecords):
     """The requests of one pipeline. A request or an answer that cannot be read counts as absent.
 
     Every method that reads raises `Unavailable` if the store does not answer. Every method that
     writes raises `StoreError` if the write failed or its outcome is not known.
     """
-
-    def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
-        """Read and write in this store."""
-        self._backend = backend
-        self._paths = PipelinePaths(pipeline)
 
     def ask(self, request: Request) -> None:
         """Write a request. May be repeated after any error."""
@@ -212,19 +232,11 @@ class Requests:
 
     def request(self, token: str) -> Request | None:
         """Read a request; None if it is missing or unreadable."""
-        path = self._paths.asked(token)
-        try:
-            return decode(REQUEST, path, self._backend.read(path))
-        except (NotFound, Corrupt, NewerFormat):
-            return None
+        return self._read_if_usable(REQUEST, self._paths.asked(token))
 
     def answer(self, token: str) -> Answer | None:
         """Read the latest answer; None if it is missing or unreadable."""
-        path = self._paths.answer(token)
-        try:
-            return decode(ANSWER, path, self._backend.read(path))
-        except (NotFound, Corrupt, NewerFormat):
-            return None
+        return self._read_if_usable(ANSWER, self._paths.answer(token))
 
     def tell(self, answer: Answer) -> None:
         """Write an answer, replacing an earlier one; a final answer also removes the request."""

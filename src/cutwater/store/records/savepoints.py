@@ -8,7 +8,7 @@ collection removes. Upholds I9.
 """
 
 import re
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Final
 
 import msgspec
@@ -18,8 +18,7 @@ from cutwater.ids import CheckpointId, PipelineId
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.protocol.decisions import LogView
 from cutwater.store.backends.backend import Backend, write_once
-from cutwater.store.paths import PipelinePaths
-from cutwater.store.records.envelope import RecordKind, encode
+from cutwater.store.records.envelope import PipelineRecords, RecordKind, encode
 from cutwater.store.records.manifests import Manifests
 from cutwater.store.records.reports import Reports
 
@@ -51,6 +50,11 @@ def savepoint_name(text: str, option: str = "savepoint name") -> str:
     return text
 
 
+def default_savepoint_name() -> str:
+    """Return the name of a savepoint that the user has not named: it has the time."""
+    return f"savepoint-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+
+
 def _is_moment(text: str) -> bool:
     try:
         datetime.fromisoformat(text)
@@ -70,7 +74,7 @@ DROPPED: Final = RecordKind(
 )
 
 
-class Savepoints:
+class Savepoints(PipelineRecords):
     """The savepoints of one pipeline.
 
     Every method that reads raises `Corrupt` for an unknown object among the records, and
@@ -78,9 +82,7 @@ class Savepoints:
     """
 
     def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
-        """Read and write in this store."""
-        self._backend = backend
-        self._paths = PipelinePaths(pipeline)
+        super().__init__(backend, pipeline)
         self._manifests = Manifests(backend, pipeline)
         self._reports = Reports(backend, pipeline)
         self._known: dict[CheckpointId, str | None] = {}
@@ -104,9 +106,6 @@ class Savepoints:
 
         If a manifest cannot be read, the name is taken from the savepoint's report; the name is
         None if the report is lost too.
-
-        Args:
-            log: The log.
         """
         dropped = self.dropped()
         return {

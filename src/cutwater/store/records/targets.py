@@ -19,7 +19,13 @@ from cutwater.ids import CheckpointId, Generation, PipelineId, SinkId
 from cutwater.protocol.decisions import LogView
 from cutwater.store.backends.backend import Backend, write_once
 from cutwater.store.paths import PipelinePaths
-from cutwater.store.records.envelope import RecordKind, decode, encode, plain_record
+from cutwater.store.records.envelope import (
+    PipelineRecords,
+    RecordKind,
+    decode,
+    encode,
+    plain_record,
+)
 
 VISIBILITY: Final = "visibility"
 """The option that is `batch` for a target that shows batches before their checkpoint."""
@@ -114,35 +120,22 @@ TARGETS: Final[RecordKind[SinkTargets, dict[SinkId, StoredTarget]]] = RecordKind
 )
 
 
-class Targets:
-    """The targets of one pipeline's sinks, by generation.
-
-    Every method that reads raises `Corrupt` for a damaged record or an unknown object among the
-    records, `NewerFormat` for a record of a newer Cutwater, and `Unavailable` if the store does
-    not answer.
-    """
-
-    def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
-        """Read and write in this store."""
-        self._backend = backend
-        self._paths = PipelinePaths(pipeline)
+class Targets(PipelineRecords):
+    """The targets of one pipeline's sinks, by generation."""
 
     def record(self, generation: Generation, targets: SinkTargets) -> None:
         """Record where a generation's sinks write. May be repeated after any error.
 
         Raises:
             Conflict: If something else is recorded for the generation.
-            Unavailable: If it was certainly not recorded.
-            OutcomeUnknown: If it may or may not have been recorded.
         """
         path = self._paths.targets(generation)
         write_once(self._backend, path, encode(TARGETS, path, targets))
 
     def read(self, generation: Generation) -> SinkTargets | None:
         """Read the targets of a generation; None if it did not record any."""
-        path = self._paths.targets(generation)
         try:
-            return decode(TARGETS, path, self._backend.read(path))
+            return self._read(TARGETS, self._paths.targets(generation))
         except NotFound:
             return None
 
@@ -209,11 +202,7 @@ ORIGIN: Final = plain_record("origin", Origin)
 
 
 def record_origin(backend: Backend, pipeline: PipelineId, origin: Origin) -> None:
-    """Record where a fork comes from. May be repeated after any error.
-
-    Raises:
-        StoreError: As `write_once` does.
-    """
+    """Record where a fork comes from. May be repeated after any error."""
     path = PipelinePaths(pipeline).origin
     write_once(backend, path, encode(ORIGIN, path, origin))
 
@@ -223,8 +212,6 @@ def read_origin(backend: Backend, pipeline: PipelineId) -> Origin | None:
 
     Raises:
         Corrupt: If the record is damaged.
-        NewerFormat: If the record is of a newer Cutwater.
-        Unavailable: If the store does not answer.
     """
     path = PipelinePaths(pipeline).origin
     try:

@@ -154,10 +154,10 @@ def _in_a_fork(contract: SinkContract, directory: Path, task: dict[str, Any]) ->
     child = os.fork()
     if child == 0:
         try:
-            told: list[object] = [_perform(contract, directory, task), ""]
-        except BaseException:  # noqa: BLE001 - whatever it is, the tests must hear of it
-            told = [0, traceback.format_exc()]
-        os.write(writing, json.dumps(told).encode())
+            result: list[object] = [_perform(contract, directory, task), ""]
+        except BaseException:  # noqa: BLE001 - the tests must see every error
+            result = [0, traceback.format_exc()]
+        os.write(writing, json.dumps(result).encode())
         os._exit(0)
     os.close(writing)
     with os.fdopen(reading) as told_file:

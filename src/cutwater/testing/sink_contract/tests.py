@@ -308,7 +308,7 @@ class SinkContract:
         preview = sink.look_back(versions[0])
         trial.shows(whole, "after look_back, which changes nothing,")
         if not self.restores:
-            check(preview.obstacle, "look_back must name what stands against going back")
+            check(preview.obstacle, "look_back must name the obstacle to a restore")
             fails(sink.restore, permit(4), versions[0])
             trial.shows(whole, "after a restore that was refused")
             return
@@ -342,7 +342,7 @@ class SinkContract:
         sink.commit(permit(1), committed)
         own = trial.stage(sink, 4, generation=2)
         trial.opened().discard(Generation(2), kept)
-        trial.shows([1], "after what nobody will commit was deleted")
+        trial.shows([1], "after uncommitted rows were deleted")
         for what, staged in (("is kept", kept), ("the running generation staged", own)):
             check(sink.problem(staged[0]) is None, f"discard has deleted what {what}")
         sink.commit(permit(2), kept)

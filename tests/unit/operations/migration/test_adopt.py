@@ -133,7 +133,7 @@ def replace_in(file: Path, old: str, new: str) -> None:
         (lambda query: (query / "metadata").unlink(), "has no metadata: it is no checkpoint"),
         (lambda query: shutil.rmtree(query / "offsets"), "has no offsets: it is no checkpoint"),
         (
-            lambda query: [one.unlink() for one in (query / "commits").iterdir()],
+            lambda query: [path.unlink() for path in (query / "commits").iterdir()],
             "has no committed batch",
         ),
         (lambda query: (query / "offsets" / "5").unlink(), "offsets/5 is not there"),
@@ -286,7 +286,7 @@ def test_the_copy_is_a_query_of_its_own(query: Path, tmp_path: Path) -> None:
         offsets = query_log.read_batch(tmp_path / "c", BatchId(batch)).offsets
         assert offsets == (f'{{"logOffset":{batch}}}', None)
     assert read_streams(tmp_path / "c") == lines
-    ids = {json.loads((one / "metadata").read_text())["id"] for one in (query, tmp_path / "c")}
+    ids = {json.loads((path / "metadata").read_text())["id"] for path in (query, tmp_path / "c")}
     assert len(ids) == 2
 
 
@@ -378,7 +378,7 @@ def world(query: Path) -> World:
 def test_what_was_adopted_is_ejected_as_it_was(world: World, query: Path, tmp_path: Path) -> None:
     ejection = eject("adopting", world.opened, world.decision, tmp_path / "out")
 
-    assert {one.step: one.ending for one in ejection.steps} == {
+    assert {step.step: step.ending for step in ejection.steps} == {
         "one": Ending.NOTHING,
         "totals": Ending.EXACT,
         "two": Ending.NOTHING,
@@ -387,14 +387,14 @@ def test_what_was_adopted_is_ejected_as_it_was(world: World, query: Path, tmp_pa
     for name in look(query).files:
         same = (out / name).read_bytes() == (query / name).read_bytes()
         assert same or name == "metadata", name
-    there = {one.relative_to(out).as_posix() for one in out.rglob("*") if one.is_file()}
+    there = {path.relative_to(out).as_posix() for path in out.rglob("*") if path.is_file()}
     assert there == set(look(query).files)
     listed = json.loads((tmp_path / "out" / "eject.json").read_text())
     assert listed["checkpoint"] == 1
-    endings = {one["step"]: one["ending"] for one in listed["steps"]}
+    endings = {step["step"]: step["ending"] for step in listed["steps"]}
     assert endings["totals"] == "goes on exactly"
     readme = (tmp_path / "out" / "README.txt").read_text()
-    assert "goes on at batch 7" in readme
+    assert "resumes at batch 7" in readme
     assert "source 0: orders (FileSource[/])" in readme
     assert str(out) in readme
 
@@ -431,7 +431,7 @@ def test_a_step_on_a_channel_keeps_its_state_and_has_no_offset(
     ejection = eject("adopting", world.opened, decision, tmp_path / "out")
     assert not ejection.warning
 
-    found = next(one for one in ejection.steps if one.step == "two")
+    found = next(step for step in ejection.steps if step.step == "two")
     assert (found.ending, found.reads) == (Ending.STATE_ONLY, ("totals",))
     assert "reads that source from its beginning" in found.explanation
     for batch in (5, 6):
@@ -466,7 +466,7 @@ def test_what_a_rewind_took_back_cannot_be_ejected(world: World, tmp_path: Path)
     undone = world.decide(world.cut)
     rewind = world.decide(replace(world.cut, origin=world.decision.slot))
 
-    with pytest.raises(ConfigError, match="a rewind has taken the tables back behind checkpoint"):
+    with pytest.raises(ConfigError, match="a rewind has restored the tables to before checkpoint"):
         eject("adopting", world.opened, undone, tmp_path / "undone")
     eject("adopting", world.opened, world.decision, tmp_path / "before")
     eject("adopting", world.opened, rewind, tmp_path / "rewind")
@@ -497,5 +497,5 @@ def test_a_directory_is_filled_whole_or_not_at_all(world: World, tmp_path: Path)
     with pytest.raises(Exception, match="missing"):
         eject("adopting", world.opened, world.decision, tmp_path / "out")
 
-    names = {one.name for one in tmp_path.iterdir()}
+    names = {path.name for path in tmp_path.iterdir()}
     assert names == {"hdfs-aggregation", "full", "empty"}

@@ -160,7 +160,7 @@ def test_a_decision_that_may_or_may_not_be_written_is_left_to_recovery() -> None
 
     pipeline = meddled("log/", vanish)
 
-    with pytest.raises(OutcomeUnknown, match="the next run tells"):
+    with pytest.raises(OutcomeUnknown, match="the next run finds out"):
         pipeline.rewind(0)
     check_exactly_once(pipeline, pipeline.recover())
 

@@ -110,7 +110,7 @@ def test_a_time_without_a_zone_is_local() -> None:
 
 
 def test_a_checkpoint_is_called_by_what_it_is() -> None:
-    assert [one.title for one in PAST] == [
+    assert [candidate.title for candidate in PAST] == [
         "checkpoint 3",
         "savepoint before (checkpoint 4)",
         "checkpoint 6",

@@ -108,7 +108,7 @@ INTOLERANT = replace(QUICK, tolerable_failed=0)
 
 def answers(machine: Coordinator, *told: CoordinatorEvent) -> list[AckResult]:
     """What became of the acknowledgements among these events."""
-    return [one.result for one in only(AnswerAck, tell(machine, *told))]
+    return [ack.result for ack in only(AnswerAck, tell(machine, *told))]
 
 
 def declined(
@@ -227,7 +227,7 @@ def test_a_failed_attempt_is_ended_before_the_next_one_starts() -> None:
 
     commands = tell(machine, declined(now_ms=20))
 
-    assert [type(one) for one in commands] == [EndAttempt, ReserveId]
+    assert [type(command) for command in commands] == [EndAttempt, ReserveId]
 
 
 def test_a_drained_pipeline_is_flushed_before_the_interval() -> None:
@@ -263,11 +263,11 @@ def test_an_attempt_is_complete_when_all_steps_have_acknowledged() -> None:
     """Across the seeds: three different completion rules; here there is one."""
     machine = collecting()
 
-    first, last = (tell(machine, one) for one in acknowledgements())
+    first, last = (tell(machine, acknowledgement) for acknowledgement in acknowledgements())
 
     assert first == (AnswerAck(ORDERS, ONE, AckResult.ACCEPTED),)
     assert last[0] == AnswerAck(TABLE, ONE, AckResult.ACCEPTED)
-    assert [one.cut.checkpoint_id for one in only(PublishManifest, last)] == [1]
+    assert [manifest.cut.checkpoint_id for manifest in only(PublishManifest, last)] == [1]
 
 
 def test_participants_are_fixed_when_the_attempt_starts() -> None:
@@ -386,7 +386,7 @@ def test_cancelling_nothing_changes_nothing() -> None:
     cancels = [Cancelled(number, 5) for number in (ONE, CheckpointId(9), None)]
 
     assert tell(machine, *cancels) == tuple(
-        AnswerCancel(one, CancelResult.NOT_OPEN, one.checkpoint_id) for one in cancels
+        AnswerCancel(cancel, CancelResult.NOT_OPEN, cancel.checkpoint_id) for cancel in cancels
     )
     assert machine.completed_count == 1
 
@@ -715,7 +715,7 @@ def test_the_next_decision_waits_for_the_commit_of_the_last() -> None:
     committed = tell(machine, sink_committed(now_ms=13), recorded(now_ms=13))
 
     assert only(PublishManifest, waiting) == ()
-    assert [one.cut.checkpoint_id for one in only(PublishManifest, committed)] == [2]
+    assert [manifest.cut.checkpoint_id for manifest in only(PublishManifest, committed)] == [2]
 
 
 def test_a_cut_knows_what_was_visible_when_it_was_decided() -> None:
@@ -936,8 +936,8 @@ def test_one_attempt_is_decided_at_a_time_and_the_oldest_first() -> None:
 
     second = tell(machine, PublishFailed(TWO, 13))
 
-    assert [one.cut.checkpoint_id for one in only(PublishManifest, first)] == [2]
-    assert [one.cut.checkpoint_id for one in only(PublishManifest, second)] == [1]
+    assert [manifest.cut.checkpoint_id for manifest in only(PublishManifest, first)] == [2]
+    assert [manifest.cut.checkpoint_id for manifest in only(PublishManifest, second)] == [1]
 
 
 def test_an_attempt_that_expires_with_all_acknowledgements_blames_no_step() -> None:
@@ -961,8 +961,10 @@ def test_an_attempt_whose_snapshots_contradict_holds_up_no_other() -> None:
 
     commands = tell(machine, recorded(now_ms=25))
 
-    assert [one.reason for one in only(EndAttempt, commands)] == [FailureReason.INCONSISTENT_CUT]
-    assert [one.cut.checkpoint_id for one in only(PublishManifest, commands)] == [3]
+    assert [attempt.reason for attempt in only(EndAttempt, commands)] == [
+        FailureReason.INCONSISTENT_CUT
+    ]
+    assert [manifest.cut.checkpoint_id for manifest in only(PublishManifest, commands)] == [3]
 
 
 def test_every_open_attempt_expires_by_its_own_deadline() -> None:
@@ -971,8 +973,8 @@ def test_every_open_attempt_expires_by_its_own_deadline() -> None:
     first = tell(machine, Clock(100))
     second = tell(machine, Clock(110))
 
-    assert [one.checkpoint_id for one in only(EndAttempt, first)] == [1]
-    assert [one.checkpoint_id for one in only(EndAttempt, second)] == [2]
+    assert [attempt.checkpoint_id for attempt in only(EndAttempt, first)] == [1]
+    assert [attempt.checkpoint_id for attempt in only(EndAttempt, second)] == [2]
 
 
 # -- ending
@@ -995,8 +997,8 @@ def test_a_restart_ends_the_other_open_attempts_first() -> None:
 
     commands = tell(machine, Clock(1_000))
 
-    assert [type(one) for one in commands] == [EndAttempt, EndAttempt, RestartPipeline]
-    assert [one.reason for one in only(EndAttempt, commands)] == [
+    assert [type(command) for command in commands] == [EndAttempt, EndAttempt, RestartPipeline]
+    assert [attempt.reason for attempt in only(EndAttempt, commands)] == [
         FailureReason.EXPIRED,
         FailureReason.STEP_FAILED,
     ]

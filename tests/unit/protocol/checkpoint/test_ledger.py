@@ -45,7 +45,7 @@ def acknowledged(
     snapshots: dict[StepId, StepSnapshot], request: CheckpointRequest | None = None
 ) -> Attempt:
     """An attempt that these snapshots have completed."""
-    (checkpoint_id,) = {one.checkpoint_id for one in snapshots.values()}
+    (checkpoint_id,) = {snapshot.checkpoint_id for snapshot in snapshots.values()}
     attempt = Attempt(
         checkpoint_id,
         GENERATION,
@@ -83,7 +83,7 @@ def test_a_cut_describes_all_that_recovery_needs() -> None:
 def test_what_was_staged_is_in_a_cut_once() -> None:
     cut = built(ledger(), acknowledged(line_snapshots()))
 
-    assert all(one.staged == () for one in cut.snapshots.values())
+    assert all(snapshot.staged == () for snapshot in cut.snapshots.values())
 
 
 def test_contradicting_snapshots_make_no_cut() -> None:
@@ -186,7 +186,7 @@ def test_every_step_is_in_the_cut_by_name() -> None:
     """Seed 001 M13: state was keyed by a positional number."""
     cut = built(ledger(FAN), acknowledged(fan_snapshots(CheckpointId(1))))
 
-    assert {step: one.step for step, one in cut.snapshots.items()} == {
+    assert {step: snapshot.step for step, snapshot in cut.snapshots.items()} == {
         ORDERS: ORDERS,
         LEFT: LEFT,
         RIGHT: RIGHT,

@@ -153,8 +153,8 @@ def test_a_generation_begins_with_its_predecessors_garbage() -> None:
 
 def test_requests_take_their_turns_in_order() -> None:
     one = schedule()
-    one.ask(savepoint("first"))
-    one.ask(savepoint("second"))
+    one.enqueue(savepoint("first"))
+    one.enqueue(savepoint("second"))
 
     served = [one.started(0), one.started(0), one.started(0)]
 
@@ -165,17 +165,17 @@ def test_a_request_beyond_the_limit_is_refused() -> None:
     """Invariant 12."""
     one = schedule()
 
-    results = [one.ask(savepoint()), one.ask(savepoint()), one.ask(savepoint())]
+    results = [one.enqueue(savepoint()), one.enqueue(savepoint()), one.enqueue(savepoint())]
 
     assert results == [RequestResult.QUEUED, RequestResult.QUEUED, RequestResult.QUEUE_FULL]
 
 
 def test_a_request_that_gets_its_turn_back_is_first_again() -> None:
     one = schedule()
-    one.ask(savepoint("first"))
-    one.ask(savepoint("second"))
+    one.enqueue(savepoint("first"))
+    one.enqueue(savepoint("second"))
 
-    one.ask_again(one.started(0))
+    one.put_back(one.started(0))
 
     assert one.started(0) == savepoint("first")
 
@@ -184,7 +184,7 @@ def test_a_waiting_request_is_a_fact() -> None:
     one = schedule()
 
     before = one.facts(0, 0, ending=False).requested
-    one.ask(savepoint())
+    one.enqueue(savepoint())
 
     assert (before, one.facts(0, 0, ending=False).requested) == (False, True)
 

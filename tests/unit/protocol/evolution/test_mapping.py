@@ -60,7 +60,7 @@ PULSE = InputIdentity(InputKind.PULSE, "pulse")
 def step(
     *inputs: InputIdentity, state: bool = False, sink: str = "", query: bool = True
 ) -> StepIdentity:
-    found = (one.name for one in inputs if one.kind is InputKind.SOURCE)
+    found = (step_input.name for step_input in inputs if step_input.kind is InputKind.SOURCE)
     return StepIdentity(
         inputs=inputs,
         columns=COLUMNS,
@@ -77,14 +77,14 @@ Steps = Mapping[str, StepIdentity]
 
 
 def identities(steps: Steps) -> dict[StepId, StepIdentity]:
-    return {StepId(name): one for name, one in steps.items()}
+    return {StepId(name): step for name, step in steps.items()}
 
 
 def cut_of(steps: Steps, *, behind: Iterable[str] = (), batch: int = 7, written: int = 5) -> Cut:
     """A cut at which every channel holds some Events; `behind` have not read the last of them."""
     snapshots = {}
     for name, identity in steps.items():
-        keys = [InputId(one.ordinal, ChannelId(one.name)) for one in identity.channels]
+        keys = [InputId(channel.ordinal, ChannelId(channel.name)) for channel in identity.channels]
         late = name in behind
         at = Place(written - 1, written * 10 - 10) if late else Place(written, written * 10)
         recorded = RecordedEvent(written - 1, Event(BatchId(3), 1, 10, ("f",)), ())
@@ -98,9 +98,9 @@ def cut_of(steps: Steps, *, behind: Iterable[str] = (), batch: int = 7, written:
             output=Place(written, written * 10),
             in_flight=tuple(InFlight(key, (recorded,)) for key in keys if late),
             offsets={
-                f"{at}:{one.name}": f"{one.name}@{at}"
-                for at, one in enumerate(identity.inputs)
-                if one.kind is not InputKind.CHANNEL
+                f"{at}:{step_input.name}": f"{step_input.name}@{at}"
+                for at, step_input in enumerate(identity.inputs)
+                if step_input.kind is not InputKind.CHANNEL
             },
             state=STATE if identity.is_query else (),
         )
@@ -127,9 +127,9 @@ def topology(steps: Steps) -> Topology:
         tuple(
             StepSpec(
                 StepId(name),
-                tuple(InputId(use.ordinal, ChannelId(use.name)) for use in one.channels),
+                tuple(InputId(use.ordinal, ChannelId(use.name)) for use in step.channels),
             )
-            for name, one in steps.items()
+            for name, step in steps.items()
         )
     )
 
@@ -140,11 +140,11 @@ def refusal(change: Change) -> str:
 
 
 def fates(change: Change) -> dict[str, Fate]:
-    return {one.step: one.fate for one in change.fates}
+    return {fate.step: fate.fate for fate in change.fates}
 
 
 def notes(change: Change) -> list[str]:
-    return [note for one in change.fates for note in one.notes]
+    return [note for fate in change.fates for note in fate.notes]
 
 
 CHAINED = {"totals": step(source("orders"), state=True, sink="t")}
@@ -333,8 +333,8 @@ def test_a_step_that_never_ran_and_takes_nothing_over_begins_fresh() -> None:
     change = mapped(cut, FANNED, EVERYTHING)
 
     assert not change.queries
-    assert {one.batch for one in change.cut.snapshots.values()} == {NO_BATCH}
-    assert {one.state for one in change.cut.snapshots.values()} == {()}
+    assert {snapshot.batch for snapshot in change.cut.snapshots.values()} == {NO_BATCH}
+    assert {snapshot.state for snapshot in change.cut.snapshots.values()} == {()}
 
 
 def never_ran(steps: Steps, name: str, at: Place = START) -> Cut:
@@ -343,8 +343,8 @@ def never_ran(steps: Steps, name: str, at: Place = START) -> Cut:
     snapshot = cut.snapshots[StepId(name)]
     keys = snapshot.positions
     recorded = tuple(
-        RecordedEvent(one, Event(BatchId(one), 1, 10, ("f",)), ())
-        for one in range(at.position, HERE.position)
+        RecordedEvent(number, Event(BatchId(number), 1, 10, ("f",)), ())
+        for number in range(at.position, HERE.position)
     )
     unbegun = replace(
         snapshot,
@@ -470,7 +470,7 @@ def test_a_step_that_was_renamed_is_told_its_old_name() -> None:
 
     change = mapped(FANNED, now)
 
-    assert [str(one) for one in change.refusals] == [
+    assert [str(refusal) for refusal in change.refusals] == [
         "step sums is new and keeps state: it would start empty. Allow it with --allow-new; if "
         "it was called totals, give it that name again.",
         "step totals is gone, and its state would be forgotten. Allow it with --allow-dropped, "
@@ -693,7 +693,7 @@ def test_a_cut_without_identities_is_restored_into_the_same_shape() -> None:
 def test_a_cut_without_identities_is_refused_any_other_shape(now: Steps, sentence: str) -> None:
     change = mapped(unnamed(CHAINED), now, EVERYTHING)
 
-    assert any(str(one).startswith(sentence) for one in change.refusals)
+    assert any(str(refusal).startswith(sentence) for refusal in change.refusals)
 
 
 def test_a_cut_without_identities_gives_no_state_to_a_step_that_had_none() -> None:

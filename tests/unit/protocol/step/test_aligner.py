@@ -383,7 +383,7 @@ def test_two_barriers_at_one_place_go_out_together_in_order() -> None:
 
     commands = tell(step, seen(A, 1, 1), seen(A, 1, 2), Advanced({A: place(1)}))
 
-    assert [one.barrier.checkpoint_id for one in only(Emit, commands)] == [1, 2]
+    assert [emit.barrier.checkpoint_id for emit in only(Emit, commands)] == [1, 2]
     assert only(Release, commands) == (Release(ONE), Release(TWO))
 
 

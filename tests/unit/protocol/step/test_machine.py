@@ -246,7 +246,7 @@ def test_a_batch_that_was_still_computing_comes_behind_the_barrier() -> None:
 
     commands = tell(step, Poll(), appended(1))
 
-    assert [one.message for one in only(Append, commands)] == [barrier(1), event(1)]
+    assert [append.message for append in only(Append, commands)] == [barrier(1), event(1)]
     assert uploaded(commands).batch == 0
 
 
@@ -363,7 +363,7 @@ def test_concurrent_attempts_leave_a_source_in_order() -> None:
 
     commands = tell(step, Poll(), Poll())
 
-    assert [one.message for one in only(Append, commands)] == [barrier(1), barrier(2)]
+    assert [append.message for append in only(Append, commands)] == [barrier(1), barrier(2)]
 
 
 # -- consumers
@@ -375,7 +375,7 @@ def test_a_consumer_emits_behind_the_batch_that_reaches_the_barrier() -> None:
 
     commands = tell(step, appended(0, {A: 1}))
 
-    assert [one.message for one in only(Append, commands)] == [event(0), barrier(1)]
+    assert [append.message for append in only(Append, commands)] == [event(0), barrier(1)]
     assert Release(ONE) in commands
     assert only(Upload, commands) == ()
 
@@ -575,7 +575,7 @@ def test_the_end_of_one_attempt_lets_the_next_go_out_behind_the_cancel() -> None
     commands = tell(step, Ended(ONE, decided=False))
 
     assert commands[0] == Release(ONE)
-    assert [one.message for one in only(Append, commands)] == [barrier(2)]
+    assert [append.message for append in only(Append, commands)] == [barrier(2)]
 
 
 def test_a_snapshot_stored_after_its_attempt_ended_is_not_acknowledged() -> None:
@@ -718,8 +718,8 @@ def test_a_source_that_ends_answers_for_every_barrier_it_had_not_taken() -> None
 
     commands = tell(step, EndReached())
 
-    assert [one.snapshot.checkpoint_id for one in only(Upload, commands)] == [1, 2]
-    assert [one.message for one in only(Append, commands)] == [EndOfInput()]
+    assert [upload.snapshot.checkpoint_id for upload in only(Upload, commands)] == [1, 2]
+    assert [append.message for append in only(Append, commands)] == [EndOfInput()]
 
 
 def test_a_source_that_ends_behind_its_barrier_has_answered_already() -> None:
@@ -766,7 +766,7 @@ def test_a_consumer_that_ends_has_emitted_the_barrier_of_an_open_attempt_before(
 
     commands = tell(step, appended(0, {A: 1}), committed(0), EndReached())
 
-    assert [one.message for one in only(Append, commands)] == [
+    assert [append.message for append in only(Append, commands)] == [
         event(0),
         barrier(1),
         EndOfInput(),

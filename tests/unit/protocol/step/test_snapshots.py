@@ -78,7 +78,7 @@ def test_two_attempts_may_take_the_same_batch() -> None:
 
     commands = book.batch_committed(BatchId(4))
 
-    assert [one for one in commands if isinstance(one, Pin)] == [
+    assert [command for command in commands if isinstance(command, Pin)] == [
         Pin(ONE, BatchId(4)),
         Pin(TWO, BatchId(4)),
     ]

@@ -94,7 +94,7 @@ def test_a_savepoint_waits_for_its_own_attempt_and_for_its_commit(
     assert waiter.report is not None
     assert (waiter.report.id, waiter.report.name, waiter.report.status) == (2, "saved", "COMPLETED")
     assert waiter.report.committed_ms is not None
-    assert [(one.id, one.uploaded_bytes) for one in told] == [(1, 9), (2, 9)]
+    assert [(report.id, report.uploaded_bytes) for report in told] == [(1, 9), (2, 9)]
 
 
 def test_a_recovery_point_is_told_of_when_it_is_decided(book: AttemptHistory, told: Told) -> None:
@@ -103,7 +103,7 @@ def test_a_recovery_point_is_told_of_when_it_is_decided(book: AttemptHistory, to
     decide(book, 1, commit_point=False)
 
     assert waiter.done.is_set()
-    assert [(one.id, one.committed_ms) for one in told] == [(1, None)]
+    assert [(report.id, report.committed_ms) for report in told] == [(1, None)]
 
 
 def test_an_attempt_that_fails_is_told_of_with_its_steps(book: AttemptHistory, told: Told) -> None:
@@ -152,19 +152,19 @@ def test_one_refusal_answers_one_who_waits(book: AttemptHistory, result: Request
 
 
 def test_nobody_waits_for_a_run_that_is_over(book: AttemptHistory, told: Told) -> None:
-    waiting, open_one, decided = (book.wait_for(one) for one in (SAVED, FULL, OTHER))
+    waiting, open_one, decided = (book.wait_for(request) for request in (SAVED, FULL, OTHER))
     begin(book, 1, OTHER)
     decide(book, 1)
     begin(book, 2, FULL)
 
     book.abandon("the pipeline has ended")
 
-    assert [one.report and one.report.status for one in (waiting, open_one, decided)] == [
+    assert [waiter.report and waiter.report.status for waiter in (waiting, open_one, decided)] == [
         "FAILED",
         "FAILED",
         "COMPLETED",
     ]
-    assert sorted(one.id for one in told) == [1, 2]
+    assert sorted(report.id for report in told) == [1, 2]
     # Once: what was told is not told again.
     book.abandon("again")
     assert len(told) == 2
@@ -200,7 +200,7 @@ def test_an_aborted_savepoint_gives_its_reason_to_who_waits_for_it(
     assert (aborted.report.id, aborted.refusal) == (1, "")
     assert waiter.report is not None
     assert waiter.report.failure == "it was aborted on request (why)"
-    assert [one.failure for one in told] == ["it was aborted on request (why)"]
+    assert [report.failure for report in told] == ["it was aborted on request (why)"]
 
 
 @pytest.mark.parametrize(

@@ -53,21 +53,21 @@ def test_an_attempt_is_told_from_its_start_to_its_failure(
     book.on_blocked(SinkId("table"), "no room")
 
     told = fields(heard)
-    assert [one["event"] for one in told] == [
+    assert [entry["event"] for entry in told] == [
         "checkpoint.started",
         "checkpoint.acknowledged",
         "checkpoint.failed",
         "sink.blocked",
     ]
-    assert {(one["pipeline"], one["pipeline_id"], one["generation"]) for one in told} == {
+    assert {(entry["pipeline"], entry["pipeline_id"], entry["generation"]) for entry in told} == {
         ("orders", "uuid", 2)
     }
-    assert [one.get("checkpoint") for one in told] == [7, 7, 7, None]
-    assert [one.get("step") for one in told] == [None, "totals", None, None]
+    assert [entry.get("checkpoint") for entry in told] == [7, 7, 7, None]
+    assert [entry.get("step") for entry in told] == [None, "totals", None, None]
     assert (told[0]["kind"], told[0]["name"]) == ("SAVEPOINT", "mine")
     assert told[1]["alignment_ms"] == 3
     assert "totals" in str(told[2]["failure"])
-    assert [one.levelname for one in heard.records] == ["INFO", "INFO", "WARNING", "ERROR"]
+    assert [record.levelname for record in heard.records] == ["INFO", "INFO", "WARNING", "ERROR"]
     assert book.failed == 1
 
 

@@ -27,8 +27,8 @@ def failed(batch: int, *files: str, step: StepId = STEP) -> FailedBatch:
 
 def explained(*failures: FailedBatch | None) -> str:
     found = Failures()
-    for one in failures:
-        found.note(one)
+    for failure in failures:
+        found.note(failure)
     return found.explain(ERROR).message
 
 

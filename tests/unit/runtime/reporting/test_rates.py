@@ -1,5 +1,6 @@
-"""How the inputs of a step meet a barrier: a real aligner over real channels, without Spark."""
+"""How the inputs of a step meet a barrier, and the count of late rows; without Spark."""
 
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
@@ -15,7 +16,7 @@ from cutwater.protocol.options import UnalignedOptions
 from cutwater.protocol.step.aligner import Aligner
 from cutwater.protocol.step.aligner_events import Advanced, AttemptOver, BarrierSeen, Tick
 from cutwater.runtime.channel import Channel, ChannelSchema, Signal
-from cutwater.runtime.reporting.rates import alignment_of
+from cutwater.runtime.reporting.rates import LateRows, alignment_of
 from cutwater.runtime.reporting.status import AlignmentStatus
 from cutwater.runtime.step import RunningStep
 
@@ -31,7 +32,7 @@ class Joined:
     """A step that reads two channels, each with two Events of ten bytes, a barrier between."""
 
     def __init__(self, directory: Path) -> None:
-        self.channels = {one: self._channel(directory / one.channel, one) for one in (LEFT, RIGHT)}
+        self.channels = {row: self._channel(directory / row.channel, row) for row in (LEFT, RIGHT)}
         options = UnalignedOptions(alignment_timeout_ms=PATIENCE_MS)
         starts = {LEFT: START, RIGHT: START}
         self.aligner = Aligner(starts, options, generation=Generation(1))
@@ -107,3 +108,27 @@ def test_an_attempt_that_is_over_is_not_shown(join: Joined) -> None:
     join.aligner.handle(AttemptOver(ONE))
 
     assert join.status is None
+
+
+class Counted:
+    """A step that counts the calls; its query is just ending at the first one."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+        self.counted_again = threading.Event()
+
+    def count_late_rows(self) -> None:
+        self.calls += 1
+        if self.calls == 1:
+            raise RuntimeError("the query has ended")
+        self.counted_again.set()
+
+
+def test_a_step_that_fails_to_count_is_tried_again() -> None:
+    step = Counted()
+    late = LateRows(lambda: [step], every_s=0.001)
+    late.start()
+    try:
+        assert step.counted_again.wait(30)
+    finally:
+        late.close()

@@ -178,7 +178,7 @@ def test_nested_values_and_nulls_at_every_level_stay(file: Path) -> None:
         {
             **row,
             "s": renamed(row["s"]),
-            "l": None if row["l"] is None else [renamed(one) for one in row["l"]],
+            "l": None if row["l"] is None else [renamed(entry) for entry in row["l"]],
         }
         for row in rows
     ]

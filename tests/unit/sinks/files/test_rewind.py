@@ -44,9 +44,9 @@ def prepared(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> PreparedPipelin
 def shown(prepared: PreparedPipeline) -> list[list[int]]:
     return [
         sorted(
-            one
+            entry
             for path in visible_files(prepared.table(sink))
-            for one in pq.ParquetFile(path).read()["value"].to_pylist()
+            for entry in pq.ParquetFile(path).read()["value"].to_pylist()
         )
         for sink in SINKS
     ]
@@ -61,7 +61,7 @@ def test_a_rewind_takes_files_out_of_sight_and_another_brings_them_back(
 ) -> None:
     assert shown(prepared) == below(50)
     preview = cutwater.rewind("orders", to="2", store=prepared.store)
-    assert [(one.rows, one.rows_then) for one in preview.sinks] == [(50, 20)] * 2
+    assert [(sink.rows, sink.rows_then) for sink in preview.sinks] == [(50, 20)] * 2
     assert shown(prepared) == below(50)
 
     cutwater.rewind("orders", to="2", store=prepared.store, yes=True)
@@ -72,7 +72,7 @@ def test_a_rewind_takes_files_out_of_sight_and_another_brings_them_back(
     cutwater.rewind("orders", to="4", store=prepared.store, yes=True)
     assert shown(prepared) == below(30)
 
-    versions = {one.version for one in view_at(prepared.opened(), "orders").tables.values()}
+    versions = {table.version for table in view_at(prepared.opened(), "orders").tables.values()}
     assert versions == {"7"}
     assert prepared.recover().cut is not None
     assert shown(prepared) == below(30)
@@ -90,7 +90,7 @@ def test_a_directory_that_was_made_anew_is_not_taken_for_the_old_one(
         staged = prepared_pipeline.stage_parquet(prepared, store, sink, left, number)
         sink.commit(grant(store.pipeline, Slot(number), CheckpointId(number)), [staged])
 
-    with pytest.raises(MoveRefused, match=r"is another table than .* it has been made anew"):
+    with pytest.raises(MoveRefused, match=r"is another table than .* it has been recreated"):
         cutwater.rewind("orders", to="2", store=prepared.store, yes=True)
 
     assert shown(prepared) == [list(range(60, 90)), list(range(50))]
@@ -102,5 +102,5 @@ def test_a_rewind_is_refused_before_it_begins_if_files_are_gone(prepared: Prepar
 
     preview = cutwater.rewind("orders", to="2", store=prepared.store)
 
-    assert [gone.name in one for one in preview.refused] == [True]
+    assert [gone.name in text for text in preview.refused] == [True]
     assert preview.refused[0].count("is gone from") == 1

@@ -63,12 +63,12 @@ def test_a_manifest_names_every_file_of_its_commit(root: Path) -> None:
     assert (found["pipeline"], found["sink"]) == (PIPELINE, SINK)
     assert (found["slot"], found["checkpoint_id"], found["rows"]) == (4, 104, 2)
     assert (found["operation"], found["data_format"]) == ("append", "parquet")
-    assert [one["name"] for one in found["schema"]["fields"]] == ["id", "kind"]
-    named = [one["path"] for version in (1, 2) for one in manifest(root, version)["add"]]
+    assert [field["name"] for field in found["schema"]["fields"]] == ["id", "kind"]
+    named = [entry["path"] for version in (1, 2) for entry in manifest(root, version)["add"]]
     assert sorted(named) == [str(path.relative_to(root)) for path in visible_files(root)]
-    assert {Path(one).parent.name for one in named} == {"kind=0", "kind=1"}
-    for one in found["add"]:
-        assert (root / one["path"]).stat().st_size == one["size_bytes"]
+    assert {Path(entry).parent.name for entry in named} == {"kind=0", "kind=1"}
+    for entry in found["add"]:
+        assert (root / entry["path"]).stat().st_size == entry["size_bytes"]
     assert not list((root / "_cutwater" / PIPELINE).rglob("*.parquet"))
 
 
@@ -221,7 +221,7 @@ def retain(sink: OpenSink, *keep: Committable, generation: int = 1) -> None:
 def staged_files(root: Path) -> list[str]:
     """The batches of which rows are staged."""
     found = (root / "_cutwater" / PIPELINE).rglob("*.parquet")
-    return sorted("/".join(one.relative_to(root).parts[3:5]) for one in found)
+    return sorted("/".join(path.relative_to(root).parts[3:5]) for path in found)
 
 
 def test_results_of_one_commit_stay_staged_while_a_recovery_point_carries_them(root: Path) -> None:
@@ -302,7 +302,7 @@ def test_a_manifest_in_a_hundred_lists_all_files(root: Path) -> None:
     sink = open_sink(root)
     for slot in range(1, 206):
         sink.commit(permit(slot), stage_rows(sink, slot, slot))
-    whole = [one for one in range(1, 206) if "files" in manifest(root, one)]
+    whole = [number for number in range(1, 206) if "files" in manifest(root, number)]
     assert whole == [100, 200]
     commits = FileCommits(root)
     for version in (1, 99, 100, 101, 199, 200, 205):
@@ -322,7 +322,7 @@ def test_the_past_is_kept_for_so_many_versions(root: Path) -> None:
     retain(sink)
     assert ids_in(root) == [5]
     obstacles = [sink.look_back(str(version)).obstacle for version in range(1, 6)]
-    assert [bool(one) for one in obstacles] == [True, True, False, False, False]
+    assert [bool(obstacle) for obstacle in obstacles] == [True, True, False, False, False]
     assert "part-000000000001" in str(obstacles[0])
     with pytest.raises(SinkError, match="is gone from"):
         sink.restore(permit(7), "1")
@@ -374,7 +374,7 @@ def test_columns_may_be_added_and_not_changed(root: Path) -> None:
     sink.commit(permit(1), stage_rows(sink, 0, 1))
     sink.commit(permit(2), stage_rows(sink, 1, 2, id="long", name="string"))
     sink.commit(permit(3), stage_rows(sink, 2, 3))
-    assert [one["name"] for one in manifest(root, 3)["schema"]["fields"]] == ["id", "name"]
+    assert [field["name"] for field in manifest(root, 3)["schema"]["fields"]] == ["id", "name"]
     with pytest.raises(SinkError, match="column name was string before and bigint in the new rows"):
         stage_rows(sink, 3, 4, id="long", name="long")
     with pytest.raises(SinkError, match="column ID was spelled id before"):
@@ -475,11 +475,11 @@ def test_types_that_a_format_does_not_have_are_known_beforehand(
 ) -> None:
     rows = StructType().add("id", "long").add("odd", kind)
     said = {
-        one: sinks.files(str(root), one).check_rows(SINK, rows)
-        for one in ("parquet", "json", "csv")
+        text: sinks.files(str(root), text).check_rows(SINK, rows)
+        for text in ("parquet", "json", "csv")
     }
 
-    assert [one for one in said if said[one] is not None] == cannot
+    assert [text for text in said if said[text] is not None] == cannot
     for one in cannot:
         reason = f"column odd has the type {kind.simpleString()}, which {one} files cannot hold"
         assert said[one] == f"{reason}; cast it or leave it out"

@@ -30,7 +30,7 @@ def own(
 
     def files_of_table(name: str) -> FilesTarget:
         if catalog is None or name not in catalog:
-            raise ConfigError("name", f"the catalog does not tell of {name}")
+            raise ConfigError("name", f"the catalog cannot describe {name}")
         return FilesTarget(str(catalog[name]))
 
     return SelfReadCheck(plan(pipeline), (settings or {}).get, files_of_table)

@@ -47,7 +47,7 @@ def test_the_list_is_read_as_it_was_noted(tmp_path: Path) -> None:
     note_streams(tmp_path, (ORDERS, PULSE))
 
     assert read_streams(tmp_path) == (ORDERS, PULSE)
-    assert [one.name for one in tmp_path.iterdir()] == [STREAMS_FILE]
+    assert [path.name for path in tmp_path.iterdir()] == [STREAMS_FILE]
 
 
 @pytest.mark.parametrize("text", [None, "", '[{"name":"a","kind":"other"}]'])
@@ -55,7 +55,7 @@ def test_a_list_that_is_missing_or_damaged_is_an_error(text: str | None, tmp_pat
     if text is not None:
         (tmp_path / STREAMS_FILE).write_text(text, encoding="utf-8")
 
-    with pytest.raises(RecoveryError, match="does not tell which streams"):
+    with pytest.raises(RecoveryError, match="does not name the streams"):
         read_streams(tmp_path)
 
 
@@ -72,7 +72,7 @@ def test_an_offset_fits_the_source_that_writes_it_and_no_other(offset: str, sour
     sources = ("FileSource[x]", "kafka", "delta", "rate")
 
     assert fits(source, offset)
-    assert [one for one in sources if fits(one, offset)] == [
+    assert [source for source in sources if fits(source, offset)] == [
         one for one in sources if one[:4] == source[:4]
     ]
     # What is not known is let through: Spark has the last word.

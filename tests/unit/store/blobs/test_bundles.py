@@ -55,9 +55,9 @@ class Store:
         root = self.new()
         self.blobs.fetch_tree(refs, root)
         return {
-            one.relative_to(root).as_posix(): one.read_bytes()
-            for one in root.rglob("*")
-            if one.is_file()
+            path.relative_to(root).as_posix(): path.read_bytes()
+            for path in root.rglob("*")
+            if path.is_file()
         }
 
 
@@ -103,7 +103,7 @@ def test_only_a_few_older_bundles_are_referred_to() -> None:
     older = [Held(f"bundle{at}", {f"file{at}": (0, 100 + at)}) for at in range(OLDER_MAX + 2)]
     places = older_places({f"file{at}": 100 + at for at in range(OLDER_MAX + 2)}, older)
     # The ones that save most.
-    assert {bundle for bundle, _ in places.values()} == {one.sha256 for one in older[2:]}
+    assert {bundle for bundle, _ in places.values()} == {held.sha256 for held in older[2:]}
 
 
 def test_a_file_that_two_bundles_hold_is_taken_from_one() -> None:
@@ -123,7 +123,7 @@ def test_memory_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     memory = BundleMemory()
     for name in ("one", "two", "three"):
         memory.remember(Held(name, {}))
-    assert [one.sha256 for one in memory.among({"one", "two", "three"})] == ["two", "three"]
+    assert [held.sha256 for held in memory.among({"one", "two", "three"})] == ["two", "three"]
 
 
 names = st.sampled_from("abcdef")

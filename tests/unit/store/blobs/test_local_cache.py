@@ -46,7 +46,7 @@ class Kept:
         self.query = directory / "old" / "query"
         before = stored_tree(self.blobs, self._planted(OLD), {}, memory)
         self.tree = stored_tree(
-            self.blobs, self._planted(NEW), {one.sha256: one for one in before}, memory
+            self.blobs, self._planted(NEW), {ref.sha256: ref for ref in before}, memory
         )
         self.event_file = directory / "old" / "channel" / "7.parquet"
         self.event_file.parent.mkdir(parents=True)
@@ -80,9 +80,9 @@ class Kept:
         blobs.fetch_files({into / "event": self.event})
         assert self.backend.reads == []
         return {
-            one.relative_to(into).as_posix(): one.read_bytes()
-            for one in into.rglob("*")
-            if one.is_file()
+            path.relative_to(into).as_posix(): path.read_bytes()
+            for path in into.rglob("*")
+            if path.is_file()
         }
 
 
@@ -150,7 +150,10 @@ def test_a_file_of_the_same_size_is_measured_once_and_not_taken(kept: Kept) -> N
     left = LeftFiles([kept.directory / "old"])
     wanted = [(4000, "0" * 64), (4000, "1" * 64)]
 
-    assert [left.take(*one, kept.directory / "target") for one in wanted] == [False, False]
+    assert [left.take(*pair, kept.directory / "target") for pair in wanted] == [
+        False,
+        False,
+    ]
 
     assert not (kept.directory / "target").exists()
     assert other.read_bytes() == b"x" * 4000
@@ -238,7 +241,7 @@ def test_damage_in_the_store_is_found_where_nothing_is_left_here(kept: Kept) -> 
     problems = kept.problems(kept.cache())
 
     assert set(problems) == {kept.bundle, kept.big}
-    assert all("its hash is" in one for one in problems.values())
+    assert all("its hash is" in problem for problem in problems.values())
 
 
 def test_a_bundle_that_is_none_is_named(kept: Kept, tmp_path: Path) -> None:

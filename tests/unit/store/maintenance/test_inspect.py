@@ -33,7 +33,7 @@ def views(
     writer: CheckpointWriter, *, running: bool = False, everything: bool = False
 ) -> list[tuple[int, str]]:
     found = Inspector(writer.store, running).checkpoints(everything=everything)
-    return [(one.id, one.status.value) for one in found]
+    return [(view.id, view.status.value) for view in found]
 
 
 def one(writer: CheckpointWriter, number: int, *, running: bool = False) -> CheckpointView:
@@ -77,7 +77,7 @@ def test_one_checkpoint_is_found_by_its_number(writer: CheckpointWriter) -> None
 
     found = [inspector.one(CheckpointId(number)) for number in (1, 2, 3, 4)]
 
-    assert [one and (one.id, one.status, one.name) for one in found] == [
+    assert [view and (view.id, view.status, view.name) for view in found] == [
         (1, Status.COMPLETED, None),
         (2, Status.COMPLETED, "kept"),
         (3, Status.FAILED, None),

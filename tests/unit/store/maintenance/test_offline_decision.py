@@ -86,5 +86,5 @@ def test_what_may_or_may_not_be_written_is_said_so(
 ) -> None:
     backend.before_create.append(Unavailable("log", "it is away"))
 
-    with pytest.raises(OutcomeUnknown, match="the next run tells"):
+    with pytest.raises(OutcomeUnknown, match="the next run finds out"):
         claim_next(store, LogView())

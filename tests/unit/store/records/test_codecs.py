@@ -120,7 +120,7 @@ def test_a_digest_is_the_sha256_of_the_whole_object() -> None:
 
 @pytest.mark.parametrize("stored", [CheckpointKind, Cause])
 def test_every_member_of_an_enum_is_stored_by_its_name(stored: type[Enum]) -> None:
-    assert [one.value for one in stored] == [one.name.lower() for one in stored]
+    assert [member.value for member in stored] == [member.name.lower() for member in stored]
 
 
 def test_any_kind_of_mapping_is_stored_as_a_dict_is() -> None:

@@ -84,7 +84,7 @@ def test_a_log_with_a_hole_is_damaged(backend: FaultyBackend, log: DecisionLog) 
     log.create(DECISION)
     backend.delete(FIRST)
 
-    with pytest.raises(Corrupt, match="the log goes on to slot 2") as damaged:
+    with pytest.raises(Corrupt, match="the log continues to slot 2") as damaged:
         DecisionLog(backend, PIPELINE).read()
 
     assert damaged.value.path == FIRST
@@ -97,7 +97,7 @@ def test_an_entry_that_we_wrote_and_cannot_find_is_damage(
     log.create(CLAIM)
     backend.delete(FIRST)
 
-    with pytest.raises(Corrupt, match="the log goes on to slot 1"):
+    with pytest.raises(Corrupt, match="the log continues to slot 1"):
         log.read()
 
 

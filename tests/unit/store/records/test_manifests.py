@@ -104,7 +104,9 @@ def test_something_else_among_the_manifests_is_an_error(
 def test_a_name_that_would_lead_out_of_a_directory_is_refused(
     manifests: Manifests, name: str
 ) -> None:
-    step, snapshot = next((key, one) for key, one in CUT.snapshots.items() if one.has_events)
+    step, snapshot = next(
+        (key, snapshot) for key, snapshot in CUT.snapshots.items() if snapshot.has_events
+    )
     recorded = snapshot.in_flight[0].events[0]
     stray_file = replace(recorded, event=replace(recorded.event, files=(name,)))
     stray_hash = replace(recorded, blobs=(replace(recorded.blobs[0], sha256=name),))

@@ -59,7 +59,7 @@ def test_one_that_is_lost_or_damaged_is_nobody_s_loss(
     assert reports.attempt(CheckpointId(3)) is None
     assert reports.attempt(CheckpointId(4)) is None
     assert reports.recovery(Generation(4)) is None
-    assert [one.generation for one in reports.recoveries()] == [1, 3]
+    assert [recovery.generation for recovery in reports.recoveries()] == [1, 3]
 
 
 def test_the_newest_of_each_kind_stay(reports: Reports, backend: MemoryBackend) -> None:
@@ -72,7 +72,7 @@ def test_the_newest_of_each_kind_stay(reports: Reports, backend: MemoryBackend) 
         PATHS.report(CheckpointId(4)),
         PATHS.report(CheckpointId(5)),
     )
-    assert [one.generation for one in reports.recoveries()] == [4, 5]
+    assert [recovery.generation for recovery in reports.recoveries()] == [4, 5]
     assert reports.trim(2) == 0
 
 

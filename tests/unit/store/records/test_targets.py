@@ -29,14 +29,14 @@ def log_of(*generations: int, commit_point: bool = True) -> LogView:
         tuple(
             Decision(
                 Slot(slot),
-                Generation(one),
+                Generation(generation),
                 "",
                 CheckpointKind.CHECKPOINT,
                 CheckpointId(slot),
                 "",
                 commit_point,
             )
-            for slot, one in enumerate(generations, start=1)
+            for slot, generation in enumerate(generations, start=1)
         )
     )
 

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 from tests.unit.protocol.builders import PIPELINE
-from tests.unit.runtime.test_full_store import ONE, Standstill, begun, wait_for
-from tests.unit.runtime.test_full_store import run_while as run_beside
+from tests.unit.runtime.test_supervisor_full_store import ONE, Standstill, begun, wait_for
+from tests.unit.runtime.test_supervisor_full_store import run_while as run_beside
 
 from cutwater.config.options import RestartConfig
 from cutwater.errors import RequestFailed
@@ -71,7 +71,7 @@ def run_while(running: Generation, task: Callable[[], None]) -> Outcome:
 
 
 def pending(running: Generation) -> list[CheckpointId]:
-    return [one.id for one in running.history.reports if one.status == "IN_PROGRESS"]
+    return [report.id for report in running.history.reports if report.status == "IN_PROGRESS"]
 
 
 def abort(running: Generation) -> str:
@@ -104,7 +104,7 @@ def test_an_aborted_savepoint_gives_the_reason_and_the_pipeline_goes_on(
     assert refusals == ["", "", "no checkpoint is pending"]
     assert waiter.report is not None
     assert (waiter.report.name, waiter.report.failure) == ("saved", ABORTED)
-    assert [one.failure for one in running.history.reports] == [ABORTED, ABORTED]
+    assert [report.failure for report in running.history.reports] == [ABORTED, ABORTED]
 
 
 def test_a_stop_whose_last_checkpoint_is_aborted_ends_without_it(running: Generation) -> None:
@@ -118,7 +118,7 @@ def test_a_stop_whose_last_checkpoint_is_aborted_ends_without_it(running: Genera
     ended = run_while(running, stop_and_abort)
 
     assert ended == Outcome(End.STOPPED, detail=ABORTED)
-    assert [one.failure for one in running.history.reports] == [ABORTED, ABORTED]
+    assert [report.failure for report in running.history.reports] == [ABORTED, ABORTED]
 
 
 def test_a_pipeline_goes_on_if_the_savepoint_to_stop_with_is_aborted(running: Generation) -> None:
@@ -194,7 +194,7 @@ def test_a_stop_does_not_wait_behind_an_attempt_that_is_stuck(running: Generatio
     assert ended == Outcome(End.STOPPED, detail=ABORTED)
     assert waiter.report is not None
     assert waiter.report.failure == STUCK
-    assert [one.failure for one in running.history.reports[-2:]] == [STUCK, ABORTED]
+    assert [report.failure for report in running.history.reports[-2:]] == [STUCK, ABORTED]
 
 
 def test_a_stop_does_not_wait_behind_the_savepoint_of_another_stop(running: Generation) -> None:
@@ -230,7 +230,7 @@ def test_a_stop_comes_before_all_that_wait_for_their_turn(running: Generation) -
     ended = run_while(running, stop)
 
     assert ended == Outcome(End.STOPPED, detail=ABORTED)
-    assert [one.failure for one in running.history.reports[:2]] == [STUCK, ABORTED]
+    assert [report.failure for report in running.history.reports[:2]] == [STUCK, ABORTED]
     assert all(waiter.done.is_set() for waiter in waiters)
 
 
@@ -241,7 +241,7 @@ def test_a_stop_whose_last_checkpoint_expires_ends_without_it(context: RunContex
 
     def stop() -> None:
         running.ask_to_stop(LAST)
-        wait_for(lambda: any("deadline" in one.failure for one in running.history.reports))
+        wait_for(lambda: any("deadline" in report.failure for report in running.history.reports))
 
     ended = run_while(running, stop)
 

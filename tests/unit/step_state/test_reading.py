@@ -26,8 +26,8 @@ def with_variables(time_mode: str) -> Operator:
 def test_an_aggregation_has_one_part_and_a_join_two_sides() -> None:
     found = parts_of([AGGREGATION, JOIN])
 
-    assert [one.title for one in found] == ["0", "1:left", "1:right"]
-    assert [dict(one.options) for one in found] == [
+    assert [part.title for part in found] == ["0", "1:left", "1:right"]
+    assert [dict(part.options) for part in found] == [
         {"operatorId": "0"},
         {"operatorId": "1", "joinSide": "left"},
         {"operatorId": "1", "joinSide": "right"},
@@ -38,11 +38,11 @@ def test_variables_are_parts_and_timers_where_there_can_be_any() -> None:
     timed = parts_of([with_variables("ProcessingTime")])
     untimed = parts_of([with_variables("NoTime")])
 
-    assert [one.name for one in timed] == ["total", "ids", "by_id", "timers"]
-    assert [one.name for one in untimed] == ["total", "ids", "by_id"]
-    assert [one.keys for one in untimed] == [("key",), ("key",), ("key", "user_map_key")]
+    assert [part.name for part in timed] == ["total", "ids", "by_id", "timers"]
+    assert [part.name for part in untimed] == ["total", "ids", "by_id"]
+    assert [part.keys for part in untimed] == [("key",), ("key",), ("key", "user_map_key")]
     # A list comes whole, since its order counts.
-    flattened = [one.options["flattenCollectionTypes"] for one in untimed]
+    flattened = [part.options["flattenCollectionTypes"] for part in untimed]
     assert flattened == ["false", "false", "true"]
 
 

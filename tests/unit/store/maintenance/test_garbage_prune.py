@@ -104,7 +104,7 @@ def test_what_is_shown_is_what_goes(writer: CheckpointWriter) -> None:
     assert untouched == before
     assert shown.checkpoints == (1, 3, 6)
     assert shown.attempts == (4,)
-    assert [one.checkpoint_id for one in shown.keep] == [2, 7]
+    assert [decision.checkpoint_id for decision in shown.keep] == [2, 7]
     assert set(shown.objects) == before - objects(writer)
     assert dict(shown.objects) == {path: sizes[path] for path in shown.objects}
     assert shown.freed_bytes == sum(sizes[path] for path in shown.objects)

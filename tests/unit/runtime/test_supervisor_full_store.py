@@ -277,7 +277,7 @@ def test_a_first_start_that_finds_no_file_descriptor_fails_like_any(
 
 def with_steps(context: RunContext, *steps: Standstill, topology: Topology = LINE) -> RunContext:
     """The same with an engine that builds these steps; without any all have ended."""
-    built = Built(topology, cast(Any, {one.name: one for one in steps}), {}, STANDING, None)
+    built = Built(topology, cast(Any, {step.name: step for step in steps}), {}, STANDING, None)
     return replace(context, engine=cast(Any, SimpleNamespace(build=lambda *_: built)))
 
 
@@ -330,7 +330,7 @@ def test_a_stop_ends_although_no_number_is_taken_and_others_wait_for_their_turn(
     assert ended.end is End.STOPPED
     assert "No space left on device" in ended.detail
     assert all(waiter.done.is_set() for waiter in waiters)
-    assert {one.status for one in one.history.reports} == {"FAILED"}
+    assert {report.status for report in one.history.reports} == {"FAILED"}
 
 
 def test_a_stop_ends_although_the_commit_before_it_is_blocked_meanwhile(
@@ -433,4 +433,8 @@ def test_a_number_that_people_were_told_of_is_not_told_again(
 
     run_while(one, stop)
 
-    assert [(one.id, one.generation) for one in book.reports][:3] == [(4, 0), (5, 0), (6, 1)]
+    assert [(report.id, report.generation) for report in book.reports][:3] == [
+        (4, 0),
+        (5, 0),
+        (6, 1),
+    ]

@@ -54,8 +54,8 @@ def test_a_compacted_log_is_read_by_its_segments_and_its_end(backend: FaultyBack
 
     assert opened(backend).read() == whole
     assert sorted(backend.reads) == [
-        *(PATHS.log_entry(Slot(one)) for one in (7, 8, 9)),
-        *(PATHS.log_segment(Slot(one)) for one in (3, 6)),
+        *(PATHS.log_entry(Slot(number)) for number in (7, 8, 9)),
+        *(PATHS.log_segment(Slot(number)) for number in (3, 6)),
     ]
 
 
@@ -109,7 +109,7 @@ def test_a_slot_that_is_missing_after_the_segments_is_noticed(backend: FaultyBac
     written(backend, 8)
     backend.delete(PATHS.log_entry(Slot(7)))
 
-    with pytest.raises(Corrupt, match="the slot is empty, but the log goes on to slot 8"):
+    with pytest.raises(Corrupt, match="the slot is empty, but the log continues to slot 8"):
         opened(backend).read()
 
 
