@@ -253,7 +253,9 @@ class Checkers:
             events = history.events.get((cut.generation, source.channel), {})
             lost = [events.get(number) for number in range(position, sent)]
             kept = [
-                unpack(self.world.store.by_name.get(recorded.blobs[0].name, b"N."))
+                None
+                if self.problem(recorded.blobs[0])
+                else unpack(self.world.store.by_name[recorded.blobs[0].name])
                 for part in snapshot.in_flight
                 if part.input == source
                 for recorded in part.events

@@ -178,25 +178,10 @@ class Process:
             case events.ReserveId(checkpoint_id, _, request):
                 if request.is_last:
                     self.last_attempts.add(checkpoint_id)
-            case events.StartAttempt(barrier):
-                self.open_attempts.add(barrier.checkpoint_id)
-                world.history.started.append((self.generation, barrier.checkpoint_id))
-                world.judge(
-                    lambda: world.checkers.attempt_started(self.generation, barrier.checkpoint_id)
-                )
-                counts["overlapping attempts"] += len(self.open_attempts) > 1
-                if barrier.is_drain:
-                    self.stop_after = barrier.checkpoint_id
-            case events.EndAttempt(checkpoint_id, decided, reason, detail):
-                self.open_attempts.discard(checkpoint_id)
-                world.history.ended[self.generation, checkpoint_id] += 1
-                if reason is not None:
-                    counts[f"failed: {reason.name.lower()}"] += 1
-                world.judge(lambda: world.checkers.attempt_ended(reason, detail))
-                if decided:
-                    self.decided_attempts.add(checkpoint_id)
-                elif self.stop_after == checkpoint_id:
-                    self.stop_after = None
+            case events.StartAttempt():
+                self._attempt_started(seen)
+            case events.EndAttempt():
+                self._attempt_ended(seen)
             case events.Declined(step, _, checkpoint_id, _, _, detail):
                 # The protection of what is recorded ends with the attempt, not before.
                 if checkpoint_id in self.open_attempts and " holds @" in detail:
@@ -211,6 +196,27 @@ class Process:
                 counts[f"ack {result.name.lower()}"] += 1
             case _:
                 pass
+
+    def _attempt_started(self, started: events.StartAttempt) -> None:
+        world, checkpoint_id = self.world, started.barrier.checkpoint_id
+        self.open_attempts.add(checkpoint_id)
+        world.history.started.append((self.generation, checkpoint_id))
+        world.judge(lambda: world.checkers.attempt_started(self.generation, checkpoint_id))
+        world.history.counts["overlapping attempts"] += len(self.open_attempts) > 1
+        if started.barrier.is_drain:
+            self.stop_after = checkpoint_id
+
+    def _attempt_ended(self, ended: events.EndAttempt) -> None:
+        world, checkpoint_id, reason = self.world, ended.checkpoint_id, ended.reason
+        self.open_attempts.discard(checkpoint_id)
+        world.history.ended[self.generation, checkpoint_id] += 1
+        if reason is not None:
+            world.history.counts[f"failed: {reason.name.lower()}"] += 1
+        world.judge(lambda: world.checkers.attempt_ended(reason, ended.detail))
+        if ended.decided:
+            self.decided_attempts.add(checkpoint_id)
+        elif self.stop_after == checkpoint_id:
+            self.stop_after = None
 
     def _generation_ended(self, outcome: Outcome) -> None:
         """Note how a generation ended; an error that nobody injected is a defect."""

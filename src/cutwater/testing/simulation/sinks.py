@@ -140,6 +140,7 @@ class SimulatedSink:
         self._switch()
         if self.table.last_slot < self._checked:
             # As a table with optimistic transactions finds out; the next try looks closer.
+            self._checked = self.table.last_slot
             raise SinkError(self._sink, "has lost commits since it was checked")
         try:
             version = act()
