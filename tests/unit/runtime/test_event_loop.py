@@ -11,12 +11,13 @@ from tests.unit.protocol.builders import PIPELINE
 from tests.unit.runtime.test_supervisor_full_store import ONE, Standstill, begun, wait_for
 from tests.unit.runtime.test_supervisor_full_store import run_while as run_beside
 
+from cutwater.clock import now_ms
 from cutwater.config.options import RestartConfig
 from cutwater.errors import RequestFailed
-from cutwater.ids import CheckpointId, Slot
+from cutwater.ids import BatchId, CheckpointId, Slot, StepId
 from cutwater.protocol.checkpoint import events
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
-from cutwater.protocol.cut import CheckpointKind
+from cutwater.protocol.cut import CheckpointKind, StepSnapshot
 from cutwater.protocol.decisions import Claim
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.runtime.context import RunContext
@@ -271,3 +272,57 @@ def test_a_run_whose_input_has_ended_lets_a_pending_savepoint_complete_first(
 
     assert waiter.report is not None
     assert "the pipeline stopped" in waiter.report.failure
+
+
+def test_an_acknowledgement_of_an_unknown_step_changes_nothing(running: Generation) -> None:
+    stranger = StepSnapshot(StepId("stranger"), CheckpointId(1), running.number, BatchId(0))
+
+    def acknowledge_and_stop() -> None:
+        running._inbox.put(events.Acknowledged(stranger, 0))
+        running.ask_to_stop(None)
+
+    assert run_while(running, acknowledge_and_stop) == Outcome(End.STOPPED)
+
+
+def test_a_loop_without_deadlines_wakes_for_its_next_look_and_no_sooner(
+    running: Generation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    waits_s: list[float] = []
+    waited, get = threading.Event(), running._inbox.get
+
+    def get_and_note(timeout_s: float) -> object:
+        item = get(timeout_s)
+        if item is None:
+            waits_s.append(timeout_s)
+        if len(waits_s) == 3:
+            waited.set()
+        return item
+
+    running.recovery.close()
+    monkeypatch.setattr(running._inbox, "get", get_and_note)
+
+    def stop_after_three_waits() -> None:
+        wait_for(waited.is_set)
+        running.ask_to_stop(None)
+
+    assert run_while(running, stop_after_three_waits) == Outcome(End.STOPPED)
+    # The first wait may be the rest of a look that an event has interrupted.
+    assert all(wait_s > 0.4 for wait_s in waits_s[1:3])
+
+
+def test_a_loop_wakes_at_the_deadline_of_a_step(running: Generation) -> None:
+    running.recovery.close()
+    running._woken_ms = running._look_at_ms = now_ms()
+    running._look_at_ms += 500
+    step = running.built.steps[StepId("orders")]
+    step.deadline_ms = running._woken_ms + 100  # type: ignore[misc]
+
+    assert running._wake_at_ms() == running._woken_ms + 100
+
+
+def test_deadlines_that_are_over_do_not_starve_the_inbox(running: Generation) -> None:
+    running._woken_ms = now_ms()
+    step = running.built.steps[StepId("orders")]
+    step.deadline_ms = running._woken_ms - 1000  # type: ignore[misc]
+
+    assert running._wake_at_ms() > running._woken_ms

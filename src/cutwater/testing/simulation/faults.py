@@ -407,7 +407,7 @@ class Faults:
         wish = rng.choice((Wish.CHECKPOINT, Wish.SAVEPOINT, Wish.STOP))
         named = wish is Wish.SAVEPOINT or (wish is Wish.STOP and rng.random() < 0.5)
         request = Request(
-            token=f"{len(world.processes):032x}",
+            token=f"{world.clients:032x}",
             wish=wish,
             holder=process.supervisor.lease.nonce,
             asked_by="an operator",

@@ -364,6 +364,11 @@ class World:
         process = self.new_process()
         process.start(process.rewind, "rewind")
 
+    @property
+    def clients(self) -> int:
+        """How many clients were started."""
+        return len(self._clients)
+
     def start_client(self, request: Request) -> None:
         """Start a client that sends a request through the store."""
         client = Process(self, 1000 + len(self._clients))
