@@ -54,6 +54,16 @@ REQUIRED = {
     "targets-compared-by-name",
     "names-by-content-alone",
     "a-late-entry-is-forgotten",
+    # Of the driver: stops, requests, and a store that takes no more writes.
+    "a-failed-savepoint-stops-all-the-same",
+    "a-failed-stop-is-not-resumed",
+    "finish-without-the-last-commit",
+    "requests-answered-when-they-start",
+    "any-attempt-serves-a-request",
+    "an-aborted-checkpoint-is-decided",
+    "a-full-store-leaves-no-answer",
+    "a-full-store-has-the-record",
+    "a-full-store-takes-the-manifest",
 }
 
 

@@ -84,6 +84,27 @@ def candidates(store: PipelineStore, log: LogView) -> tuple[Candidate, ...]:
     return tuple(Candidate(decision, store.manifests.find(decision)) for decision in decided)
 
 
+def check_objects_stay(pipeline: str, store: PipelineStore, target: Candidate) -> None:
+    """Check after a claim that retention has not deleted an object of a checkpoint just before it.
+
+    The manifest usually shows that (`check_still_there`). A store that loses the delete of a
+    manifest leaves one whose objects are gone.
+
+    Raises:
+        MoveRefused: If an object is missing.
+        StoreError: If the store cannot be read.
+    """
+    cut = target.cut
+    if cut is None:
+        return
+    blobs = store.blobs(cut.generation)
+    for ref in sorted({ref for snapshot in cut.snapshots.values() for ref in snapshot.blobs}):
+        problem = blobs.absence(ref)
+        if problem is not None:
+            reason = f"{target.title} is no longer kept: {ref.name}: {problem}"
+            raise MoveRefused(pipeline, reason)
+
+
 def check_still_there(pipeline: str, store: PipelineStore, target: Candidate) -> None:
     """Read a checkpoint's manifest again, after retention may have deleted it.
 

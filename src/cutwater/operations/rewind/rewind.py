@@ -13,6 +13,7 @@ from cutwater.errors import ConfigError, MoveRefused, SinkError, Superseded
 from cutwater.operations.offline_pipeline import (
     OfflinePipeline,
     candidates,
+    check_objects_stay,
     check_still_there,
     open_offline,
 )
@@ -146,6 +147,7 @@ def perform(
         raise MoveRefused(offline.name, "; ".join(preview.refused))
     claim = claim_next(offline.store, log)
     check_still_there(offline.name, offline.store, target)
+    check_objects_stay(offline.name, offline.store, target)
     offline.store.targets.record(claim.generation, offline.targets)
 
     def plan(attempt: Attempt) -> Cut:

@@ -164,6 +164,7 @@ class SimulatedEngine:
             on_control,
             tasks=context.tasks,
         )
+        self._process.channels.append(channel)
         if restore.cut is not None:
             blobs = context.store.blobs(restore.generation, context.blob_cache)
             restore_channel(channel, readers, restore.cut, blobs)

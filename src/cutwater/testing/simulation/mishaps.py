@@ -59,9 +59,11 @@ class RequestFaults:
         """Return whether an acknowledged delete is lost, or happens later."""
         if self._happens(LOST_DELETE, 0.05):
             self._world.faults.count(LOST_DELETE)
+            self._world.manifest_left |= "/manifests/" in name
             return True
         if self._happens(LATE_DELETE, 0.2):
             self._later(lambda: self._delete(name))
+            self._world.manifest_left |= "/manifests/" in name
             return True
         return False
 

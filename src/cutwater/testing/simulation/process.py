@@ -28,6 +28,7 @@ from cutwater.protocol.checkpoint import events
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.commit import CommitBlocked
 from cutwater.protocol.recovery import Restore
+from cutwater.runtime.channel import Channel
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.engine import Built
 from cutwater.runtime.outcome import Outcome
@@ -77,6 +78,7 @@ class Process:
         self.generation = Generation(0)
         self.supervisor: ObservedSupervisor | None = None
         self.built: Built | None = None
+        self.channels: list[Channel] = []
         self.restored_ends: dict[str, int] = {}
         self.open_attempts: set[CheckpointId] = set()
         self.stop_after: CheckpointId | None = None
@@ -112,6 +114,8 @@ class Process:
             return
         self.alive = False
         self.world.scheduler.kill(self)
+        for channel in self.channels:
+            channel.close()
         if self._scratch is not None:
             self._scratch.lock.close()
 

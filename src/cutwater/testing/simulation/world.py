@@ -38,6 +38,9 @@ from cutwater.testing.simulation.tables import SimulatedTable
 
 CHAOS_MS: Final = 10_000
 HEALING_TURNS: Final = 60_000
+STANDSTILL_TURNS: Final = 6_000
+"""Without a batch or a commit for so many turns, a healed pipeline counts as stuck."""
+
 _IDLE_MS: Final = 20
 """How far the time goes on at most while no task is ready: faults must get their chance."""
 
@@ -162,6 +165,7 @@ class World:
         self.healing = False
         self.needs_rewind = False
         self.damaged = False
+        self.manifest_left = False
         self.lost = False
         self.kill_soon = False
         self.finished_by: Process | None = None
@@ -235,10 +239,15 @@ class World:
             if self.lost:
                 return
         self._heal()
+        seen, still = -1, 0
         for _ in range(HEALING_TURNS):
             self.turn()
             if self.lost:
                 return
+            progress = self.history.counts["batches"] + self.history.counts["commit points"]
+            seen, still = progress, still + 1 if progress == seen else 0
+            if still > STANDSTILL_TURNS:
+                break
             if self.finished_by is not None:
                 self.checkers.final(self.finished_by)
                 self._raise_verdict()
