@@ -68,6 +68,22 @@ def claim(pipeline: CrashingPipeline) -> None:
     pipeline.opened().log.create(claimed)
 
 
+def test_a_checkpoint_whose_manifest_alone_has_survived_its_deletion_is_refused() -> None:
+    def delete_objects(pipeline: CrashingPipeline) -> None:
+        decision = pipeline.opened().log.read().decisions[0]
+        cut = pipeline.opened().manifests.read(decision.checkpoint_id, decision.manifest_sha256)
+        for snapshot in cut.snapshots.values():
+            for ref in snapshot.blobs:
+                pipeline.backend.delete(ObjectPath(ref.name))
+
+    pipeline = meddled("log/", delete_objects)
+    decided = len(pipeline.opened().log.read().decisions)
+
+    with pytest.raises(MoveRefused, match=r"checkpoint 1 is no longer kept: .* it is missing"):
+        pipeline.rewind(0)
+    assert len(pipeline.opened().log.read().decisions) == decided
+
+
 def test_who_is_claimed_from_before_the_rewind_decides_nothing() -> None:
     pipeline = meddled("log/", claim)
 
