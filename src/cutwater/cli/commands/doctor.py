@@ -30,7 +30,8 @@ from cutwater.config.settings import MASTER_DEFAULT
 from cutwater.errors import CutwaterError, SessionError
 from cutwater.runtime.scratch import private_path, private_problem
 from cutwater.spark.session.java import find_java
-from cutwater.spark.session.requirements import PYSPARK, connect_variables, is_supported
+from cutwater.spark.session.requirements import connect_variables
+from cutwater.spark.versions import PYSPARK, find_version
 from cutwater.store.backends.directories import directories_below, exists
 from cutwater.store.backends.location import Location, probe
 
@@ -181,7 +182,7 @@ def _check_spark(_: DoctorArguments) -> Finding:
         found = version("pyspark")
     except PackageNotFoundError:
         return Finding("Spark", "wrong", "not installed", "Run `pip install cutwater` again.")
-    if not is_supported(found):
+    if find_version(found) is None:
         advice = f"Install a version that works: pip install 'pyspark{PYSPARK}'."
         return Finding("Spark", "wrong", found, advice)
     elsewhere = os.environ.get("SPARK_HOME")

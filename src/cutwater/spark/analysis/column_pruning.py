@@ -22,6 +22,7 @@ from cutwater.spark.analysis.logical_plan import pairs_of, plan_of
 from cutwater.spark.jvm.channel_source import ChannelSource
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import native_source
+from cutwater.spark.versions import COLLATED_KEYS
 
 _NARROWS: Final = ("Project", "Aggregate")
 """Nodes that need only those columns of their input that they mention."""
@@ -30,8 +31,6 @@ _ROUNDS: Final = 20
 """The max number of pruning rounds. One is nearly always enough; too few keep too many columns."""
 
 _WITHOUT_RULES: Final = "spark.sql.optimizer.excludedRules"
-
-_IN_KEYS: Final = "spark.sql.collation.allowInMapKeys"
 
 
 def columns_read(internals: Internals, frame: DataFrame) -> Mapping[ReaderId, frozenset[str]]:
@@ -143,7 +142,7 @@ def _names(attributes: Any) -> Iterator[str]:
 def find_unstorable_columns(internals: Internals, schema: StructType) -> Iterator[tuple[str, str]]:
     """Yield the columns that Parquet cannot hold, each with the type that is the reason."""
     all_known = _is_known(internals, schema)
-    keys_collate = str(internals.spark.conf.get(_IN_KEYS)).lower() == "true"
+    keys_collate = str(internals.spark.conf.get(COLLATED_KEYS, "false")).lower() == "true"
     for column in schema.fields:
         for kind in parts(column.dataType):
             nested = isinstance(kind, ArrayType | MapType | StructType)

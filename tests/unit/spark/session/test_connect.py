@@ -6,7 +6,8 @@ import pytest
 
 from cutwater.errors import SessionError
 from cutwater.spark.session.requirements import connect_variables, refuse_connect
-from cutwater.spark.session.session import SETTINGS, embedded_session
+from cutwater.spark.session.session import embedded_session, own_settings
+from cutwater.spark.versions import VERSIONS
 
 SENTENCE = "A pipeline needs a classic session, not one of Spark Connect: start it without {}."
 VARIABLES = (
@@ -67,4 +68,4 @@ def test_a_classic_session_is_nobodys_business(monkeypatch: pytest.MonkeyPatch) 
 
     assert connect_variables() == ()
     refuse_connect("spark://host:7077", {"spark.api.mode": "classic"})
-    assert SETTINGS["spark.api.mode"] == "classic"
+    assert {own_settings(one)["spark.api.mode"] for one in VERSIONS} == {"classic"}
