@@ -30,6 +30,8 @@ class SparkVersion:
         names_sinks: Whether `StreamingQueryManager.startQuery` takes the name of a sink.
         globs_selectively: Whether `DataSource.checkAndGlobPathIfNecessary` takes, as its seventh
             argument, which paths may have patterns.
+        keeps_format: Whether a query goes on in the checkpoint format of its directory, whatever
+            the session's setting is.
         settings: Those of the settings that not every version has that this one has.
     """
 
@@ -39,6 +41,7 @@ class SparkVersion:
     checkpointing: str
     names_sinks: bool
     globs_selectively: bool
+    keeps_format: bool
     settings: frozenset[str]
 
     @property
@@ -55,6 +58,7 @@ VERSIONS: Final = (
         checkpointing=_STREAMING,
         names_sinks=False,
         globs_selectively=False,
+        keeps_format=False,
         settings=frozenset(),
     ),
     SparkVersion(
@@ -64,6 +68,7 @@ VERSIONS: Final = (
         checkpointing=f"{_STREAMING}.checkpointing",
         names_sinks=False,
         globs_selectively=False,
+        keeps_format=False,
         settings=frozenset({FILE_CHECKSUMS}),
     ),
     SparkVersion(
@@ -73,6 +78,7 @@ VERSIONS: Final = (
         checkpointing=f"{_STREAMING}.checkpointing",
         names_sinks=True,
         globs_selectively=False,
+        keeps_format=False,
         settings=frozenset({COLLATED_KEYS, FILE_CHECKSUMS}),
     ),
     SparkVersion(
@@ -82,15 +88,96 @@ VERSIONS: Final = (
         checkpointing=f"{_STREAMING}.checkpointing",
         names_sinks=True,
         globs_selectively=True,
+        keeps_format=True,
         settings=frozenset({COLLATED_KEYS, FILE_CHECKSUMS}),
     ),
 )
 """The supported versions, oldest first."""
 
+
+@dataclass(frozen=True, slots=True)
+class Feature:
+    """Something that needs a newer Spark than the oldest that is supported.
+
+    Attributes:
+        name: What it is, as the subject of a sentence.
+        since: The first version that has it.
+        instead: What to do on an older version.
+        api: The name under which pyspark has it; empty for a feature of Cutwater.
+    """
+
+    name: str
+    since: tuple[int, int]
+    instead: str
+    api: str = ""
+
+
+STATE_READING: Final = Feature(
+    "reading the state of a step (`cutwater state`, `cutwater.state`)",
+    (4, 1),
+    "run the pipeline and read its state on Spark 4.1 or newer",
+)
+FEATURES: Final = (
+    STATE_READING,
+    Feature(
+        "transformWithState on rows", (4, 1), "use transformWithStateInPandas", "transformWithState"
+    ),
+    Feature("repartitionById", (4, 1), "use repartition", "repartitionById"),
+    Feature("the type TIME", (4, 1), "keep the time as a string or a number", "TimeType"),
+    Feature("zipWithIndex", (4, 2), "number the rows in another way", "zipWithIndex"),
+    Feature("nearestByJoin", (4, 2), "join by a condition", "nearestByJoin"),
+)
+"""Every feature that some supported version lacks; `cutwater doctor` lists what is missing."""
+
 _FIRST, _LAST = VERSIONS[0], VERSIONS[-1]
 
 PYSPARK: Final = f">={_FIRST.name},<{_LAST.minor[0]}.{_LAST.minor[1] + 1}"
 """The version range that pyproject.toml gives for pyspark."""
+
+
+@dataclass(frozen=True, slots=True)
+class LostState:
+    """State that one version writes and no later one can read.
+
+    Attributes:
+        operator: The node that keeps it, by the name that a checkpoint has for it.
+        written_by: The version that writes it.
+        reason: Why the others cannot read it.
+    """
+
+    operator: str
+    written_by: tuple[int, int]
+    reason: str
+
+
+LOST_STATE: Final = (
+    LostState(
+        "TransformWithStateInPySpark",
+        (4, 0),
+        "Spark 4.0 marks the snapshots of transformWithState as v2, and later versions read v1",
+    ),
+)
+
+
+def lost_state(operator: str, written_by: str, read_by: str) -> str | None:
+    """Return why a version cannot read the state that another has written; None if it can.
+
+    Args:
+        operator: The node that keeps the state, by the name that a checkpoint has for it.
+        written_by: The version that wrote the state, such as `4.0.5`.
+        read_by: The version that shall read it.
+    """
+    writer, reader = find_version(written_by), find_version(read_by)
+    if writer is None or reader is None or writer is reader:
+        return None
+    return next(
+        (
+            lost.reason
+            for lost in LOST_STATE
+            if (lost.operator, lost.written_by) == (operator, writer.minor)
+        ),
+        None,
+    )
 
 
 def find_version(text: str) -> SparkVersion | None:
@@ -100,6 +187,37 @@ def find_version(text: str) -> SparkVersion | None:
         return None
     minor = (int(found[1]), int(found[2]))
     return next((version for version in VERSIONS if version.minor == minor), None)
+
+
+def missing_features(version: SparkVersion) -> tuple[Feature, ...]:
+    """Return what a version lacks."""
+    return tuple(feature for feature in FEATURES if feature.since > version.minor)
+
+
+def refusal(feature: Feature, text: str) -> str | None:
+    """Return why a feature cannot be used on a version such as `4.0.5`; None if it can."""
+    version = find_version(text)
+    if version is None or feature not in missing_features(version):
+        return None
+    since = ".".join(map(str, feature.since))
+    return f"{feature.name} needs Spark {since} or newer, and this is Spark {text}"
+
+
+def explain_error(error: BaseException, text: str) -> str:
+    """Return why a version of Spark is the reason of an error of a user's function, or nothing.
+
+    Args:
+        error: What was raised.
+        text: The version in use, such as `4.0.5`.
+    """
+    if not isinstance(error, AttributeError | ImportError):
+        return ""
+    words = set(re.findall(r"\w+", str(error)))
+    for feature in FEATURES:
+        reason = refusal(feature, text)
+        if reason is not None and feature.api in words:
+            return f"{reason}; {feature.instead}"
+    return ""
 
 
 def has_setting(version: SparkVersion, key: str) -> bool:

@@ -1,5 +1,6 @@
 """Spark's versions: what is promised is what is tested, and every place says the same."""
 
+import re
 import tomllib
 from pathlib import Path
 
@@ -11,7 +12,10 @@ from cutwater.spark.versions import (
     FILE_CHECKSUMS,
     PYSPARK,
     VERSIONS,
+    explain_error,
     find_version,
+    lost_state,
+    missing_features,
     require_version,
 )
 
@@ -68,6 +72,37 @@ def test_what_is_installed_with_cutwater_and_what_is_tested_is_let_in() -> None:
 def test_every_version_has_one_entry_with_its_own_newest_release() -> None:
     assert [version.minor for version in VERSIONS] == [(4, 0), (4, 1), (4, 2), (4, 3)]
     assert [find_version(version.newest) for version in VERSIONS] == list(VERSIONS)
+
+
+def test_the_newest_release_of_every_version_is_tested() -> None:
+    listed = re.search(r"^VERSIONS \?= (.*)$", (ROOT / "Makefile").read_text(), re.MULTILINE)
+
+    assert listed is not None
+    assert listed[1].split() == [version.newest for version in VERSIONS[:-1]]
+
+
+def test_state_that_a_later_version_cannot_read_is_known() -> None:
+    processor = "TransformWithStateInPySpark"
+
+    assert lost_state(processor, "4.0.1", "4.1.4") is not None
+    assert lost_state(processor, "4.0.1", "4.0.5") is None
+    assert lost_state(processor, "4.1.0", "4.3.0") is None
+    assert lost_state("Aggregate", "4.0.1", "4.3.0") is None
+    assert lost_state(processor, "", "4.3.0") is None
+
+
+def test_a_feature_that_a_version_lacks_is_named_with_what_to_do() -> None:
+    missing = AttributeError("'GroupedData' object has no attribute 'transformWithState'")
+    why = (
+        "transformWithState on rows needs Spark 4.1 or newer, and this is Spark 4.0.5; "
+        "use transformWithStateInPandas"
+    )
+
+    assert explain_error(missing, "4.0.5") == why
+    assert explain_error(missing, "4.1.4") == ""
+    assert explain_error(AttributeError("no attribute 'invented'"), "4.0.5") == ""
+    assert explain_error(ValueError("transformWithState"), "4.0.5") == ""
+    assert [len(missing_features(version)) for version in VERSIONS] == [6, 2, 0, 0]
 
 
 def test_a_session_is_given_the_classes_and_settings_of_its_version() -> None:

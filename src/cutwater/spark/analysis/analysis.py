@@ -26,6 +26,7 @@ from cutwater.runtime.channel import ChannelSchema
 from cutwater.runtime.reporting.failed_batch import failing_place, named_node
 from cutwater.sinks.base import SelectiveTarget
 from cutwater.sinks.columns import nullable
+from cutwater.spark.analysis import plan_nodes
 from cutwater.spark.analysis.column_pruning import find_unstorable_columns
 from cutwater.spark.analysis.identity import identify, origins
 from cutwater.spark.analysis.logical_plan import WATERMARK_DELAY, PlanNode, plan_of
@@ -37,24 +38,8 @@ from cutwater.spark.jvm.channel_source import ChannelSource
 from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import NativeSource, native_source
+from cutwater.spark.versions import explain_error
 
-# The nodes that may run in a plain batch job (rule F34). A step with any other node runs as a query
-# and, unless that node is a join with a static side, counts as stateful. Shorter on purpose than
-# the list in `logical_plan`, which contains all nodes that keep no state.
-_RUNS_IN_BATCH: Final = frozenset(
-    {
-        "EventTimeWatermark",
-        "Filter",
-        "Generate",
-        "MapInArrow",
-        "MapInPandas",
-        "PythonMapInArrow",
-        "Project",
-        "StreamingExecutionRelation",
-        "SubqueryAlias",
-        "Union",
-    }
-)
 _FORGETFUL: Final = ("textsocket", "socket", "memory")
 
 
@@ -136,7 +121,9 @@ class Analysis:
         try:
             frame = step.evaluate(self.internals.spark, frames, partial(self._note, names, made))
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises
-            self._add(*failing_place(step, error), first_line(error))
+            why = explain_error(error, self.internals.spark.version)
+            text = f"{first_line(error)}: {why}" if why else first_line(error)
+            self._add(*failing_place(step, error), text)
             return None
         named = named_node(step)
         where = (str(named.place), named.title)
@@ -259,7 +246,7 @@ class Analysis:
     ) -> None:
         """Refuse event time over several channels: holding one would make its rows late (F9)."""
         for node in plan.walk():
-            if node.kind != "EventTimeWatermark":
+            if node.kind != plan_nodes.WATERMARK:
                 continue
             channels = _channels_below(node)
             merged = next((source.channel.form.merged_by for source in channels), "")
@@ -306,15 +293,20 @@ def _describe_step(
         if native is None
     ]
     only_channels = all(isinstance(native_source(leaf.source), ChannelSource) for leaf in leaves)
-    stateless = all(node.kind in _RUNS_IN_BATCH and not node.has_subquery for node in nodes)
+    stateless = all(
+        node.kind in plan_nodes.RUNS_IN_BATCH and not node.has_subquery for node in nodes
+    )
     mode = (
         ExecutionMode.BATCH if step.inputs and only_channels and stateless else ExecutionMode.QUERY
     )
     streaming_joins = any(
-        node.kind == "Join" and all(child.is_streaming for child in node.children) for node in nodes
+        node.kind == plan_nodes.JOIN and all(child.is_streaming for child in node.children)
+        for node in nodes
     )
     stateful = streaming_joins or any(
-        node.is_streaming and node.kind not in _RUNS_IN_BATCH | {"Join"} and node.children
+        node.is_streaming
+        and node.kind not in plan_nodes.RUNS_IN_BATCH | {plan_nodes.JOIN}
+        and node.children
         for node in nodes
     )
     return AnalyzedStep(
@@ -326,7 +318,7 @@ def _describe_step(
         ),
         execution_mode=mode,
         is_stateful=bool(stateful),
-        has_watermark=any(node.kind == "EventTimeWatermark" for node in nodes),
+        has_watermark=any(node.kind == plan_nodes.WATERMARK for node in nodes),
         natives=tuple(outside),
         foreign=tuple(foreign),
         pinned_start=all(source.startswith("FileSource") for source in foreign),
