@@ -111,6 +111,11 @@ class Feature:
     instead: str
     api: str = ""
 
+    @property
+    def since_name(self) -> str:
+        """The first version that has it, as people write it."""
+        return ".".join(map(str, self.since))
+
 
 STATE_READING: Final = Feature(
     "reading the state of a step (`cutwater state`, `cutwater.state`)",
@@ -199,8 +204,7 @@ def refusal(feature: Feature, text: str) -> str | None:
     version = find_version(text)
     if version is None or feature not in missing_features(version):
         return None
-    since = ".".join(map(str, feature.since))
-    return f"{feature.name} needs Spark {since} or newer, and this is Spark {text}"
+    return f"{feature.name} needs Spark {feature.since_name} or newer, and this is Spark {text}"
 
 
 def explain_error(error: BaseException, text: str) -> str:
