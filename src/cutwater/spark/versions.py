@@ -32,6 +32,7 @@ class SparkVersion:
             argument, which paths may have patterns.
         keeps_format: Whether a query goes on in the checkpoint format of its directory, whatever
             the session's setting is.
+        snapshot_marks: The versions with which a RocksDB snapshot may be marked for it to be read.
         settings: Those of the settings that not every version has that this one has.
     """
 
@@ -42,6 +43,7 @@ class SparkVersion:
     names_sinks: bool
     globs_selectively: bool
     keeps_format: bool
+    snapshot_marks: frozenset[str]
     settings: frozenset[str]
 
     @property
@@ -59,6 +61,7 @@ VERSIONS: Final = (
         names_sinks=False,
         globs_selectively=False,
         keeps_format=False,
+        snapshot_marks=frozenset({"v1", "v2"}),
         settings=frozenset(),
     ),
     SparkVersion(
@@ -69,6 +72,7 @@ VERSIONS: Final = (
         names_sinks=False,
         globs_selectively=False,
         keeps_format=False,
+        snapshot_marks=frozenset({"v1"}),
         settings=frozenset({FILE_CHECKSUMS}),
     ),
     SparkVersion(
@@ -79,6 +83,7 @@ VERSIONS: Final = (
         names_sinks=True,
         globs_selectively=False,
         keeps_format=False,
+        snapshot_marks=frozenset({"v1"}),
         settings=frozenset({COLLATED_KEYS, FILE_CHECKSUMS}),
     ),
     SparkVersion(
@@ -89,6 +94,7 @@ VERSIONS: Final = (
         names_sinks=True,
         globs_selectively=True,
         keeps_format=True,
+        snapshot_marks=frozenset({"v1"}),
         settings=frozenset({COLLATED_KEYS, FILE_CHECKSUMS}),
     ),
 )
@@ -192,6 +198,12 @@ def find_version(text: str) -> SparkVersion | None:
         return None
     minor = (int(found[1]), int(found[2]))
     return next((version for version in VERSIONS if version.minor == minor), None)
+
+
+def unread_marks(marks: frozenset[str], text: str) -> tuple[str, ...]:
+    """Return the marks of RocksDB snapshots that a version such as `4.1.4` cannot read."""
+    version = find_version(text)
+    return () if version is None else tuple(sorted(marks - version.snapshot_marks))
 
 
 def missing_features(version: SparkVersion) -> tuple[Feature, ...]:
