@@ -74,7 +74,7 @@ versions: $(SPARKS) ## The tests that every version of Spark must pass, on each 
 		.venv-spark-$$version/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 			-m matrix tests/spark tests/cli/test_make.py || exit 1; done
 
-matrix: $(STAMP) $(SPARKS) ## All tests of pipelines on Spark and of killed processes, on every version; an hour
+matrix: $(STAMP) $(SPARKS) ## All tests of pipelines on Spark and of killed processes, on every version
 	@for environment in $(VERSIONS:%=.venv-spark-%) $(VENV); do echo "$$environment"; \
 		$$environment/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 			-m 'matrix or not long' tests/spark tests/crash || exit 1; done
