@@ -7,6 +7,7 @@ and `make test` run these tests on every version, so that every ordered pair is 
 import json
 import shutil
 from collections import Counter
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from tests.spark.runs import example, options, run, table
 from typer.testing import CliRunner
 
 import cutwater
+from cutwater import Pipeline, sinks, sources
 from cutwater.cli.load import load
 from cutwater.cli.main import app
 from cutwater.errors import CodeChanged, PlanError, SessionError
@@ -85,18 +87,42 @@ def test_state_that_this_version_cannot_read_is_refused_with_the_reason(
     assert "Nothing was changed" in said
 
 
+def limited(tmp_path: Path) -> Pipeline:
+    made = Pipeline("limited")
+    made.source(lambda spark: sources.sequence(spark, total=9), name="numbers")
+    made.step(lambda numbers: numbers.limit(3), name="few")
+    made.sink("rows", sinks.delta(str(tmp_path / "table")), of="few")
+    return made
+
+
+def transformed(tmp_path: Path) -> Pipeline:
+    made = example("transform_with_state").create(table=str(tmp_path / "table"))
+    assert isinstance(made, Pipeline)
+    return made
+
+
+@pytest.mark.parametrize(
+    ("build", "feature", "instead"),
+    [
+        (transformed, "transformWithState on rows", "use transformWithStateInPandas"),
+        (limited, "a limit on a stream", "filter the rows"),
+    ],
+)
 def test_what_needs_a_newer_version_is_refused_with_the_reason(
-    spark: SparkSession, tmp_path: Path
+    spark: SparkSession,
+    tmp_path: Path,
+    build: Callable[[Path], Pipeline],
+    feature: str,
+    instead: str,
 ) -> None:
     if require_version(spark.version).minor > (4, 0):
-        pytest.skip("this version has transformWithState")
-    pipeline = example("transform_with_state").create(table=str(tmp_path / "table"))
+        pytest.skip("this version has both")
 
     with pytest.raises(PlanError) as refused:
-        run(pipeline, spark, options(tmp_path))
+        run(build(tmp_path), spark, options(tmp_path))
 
-    why = f"transformWithState on rows needs Spark 4.1 or newer, and this is Spark {spark.version}"
-    assert f"{why}; use transformWithStateInPandas." in str(refused.value)
+    why = f"{feature} needs Spark 4.1 or newer, and this is Spark {spark.version}; {instead}."
+    assert why in str(refused.value)
 
 
 @pytest.mark.parametrize("made_by", MADE_BY)

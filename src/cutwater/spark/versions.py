@@ -109,13 +109,15 @@ class Feature:
         name: What it is, as the subject of a sentence.
         since: The first version that has it.
         instead: What to do on an older version.
-        api: The name under which pyspark has it; empty for a feature of Cutwater.
+        api: The name under which pyspark has it; empty if it has none.
+        node: The node of a streaming plan that fails on older versions; empty for none.
     """
 
     name: str
     since: tuple[int, int]
     instead: str
     api: str = ""
+    node: str = ""
 
     @property
     def since_name(self) -> str:
@@ -133,6 +135,9 @@ FEATURES: Final = (
     Feature(
         "transformWithState on rows", (4, 1), "use transformWithStateInPandas", "transformWithState"
     ),
+    # Spark 4.0 fails in the first batch: one partition writes state, and it expects all.
+    Feature("a limit on a stream", (4, 1), "filter the rows", node="GlobalLimit"),
+    Feature("a column of the type void", (4, 1), "cast it to another type"),
     Feature("repartitionById", (4, 1), "use repartition", "repartitionById"),
     Feature("the type TIME", (4, 1), "keep the time as a string or a number", "TimeType"),
     Feature("zipWithIndex", (4, 2), "number the rows in another way", "zipWithIndex"),
@@ -231,9 +236,18 @@ def explain_error(error: BaseException, text: str) -> str:
     words = set(re.findall(r"\w+", str(error)))
     for feature in FEATURES:
         reason = refusal(feature, text)
-        if reason is not None and feature.api in words:
+        if reason is not None and feature.api and feature.api in words:
             return f"{reason}; {feature.instead}"
     return ""
+
+
+def refused_nodes(text: str) -> dict[str, str]:
+    """Return the nodes of a streaming plan that fail on a version, each with the reason."""
+    return {
+        feature.node: f"{reason}; {feature.instead}"
+        for feature in FEATURES
+        if feature.node and (reason := refusal(feature, text)) is not None
+    }
 
 
 def has_setting(version: SparkVersion, key: str) -> bool:

@@ -16,6 +16,7 @@ from cutwater.spark.versions import (
     find_version,
     lost_state,
     missing_features,
+    refused_nodes,
     require_version,
 )
 
@@ -102,7 +103,14 @@ def test_a_feature_that_a_version_lacks_is_named_with_what_to_do() -> None:
     assert explain_error(missing, "4.1.4") == ""
     assert explain_error(AttributeError("no attribute 'invented'"), "4.0.5") == ""
     assert explain_error(ValueError("transformWithState"), "4.0.5") == ""
-    assert [len(missing_features(version)) for version in VERSIONS] == [6, 2, 0, 0]
+    assert [len(missing_features(version)) for version in VERSIONS] == [8, 2, 0, 0]
+
+
+def test_a_node_that_fails_on_a_version_is_refused_with_the_reason() -> None:
+    why = "a limit on a stream needs Spark 4.1 or newer, and this is Spark 4.0.5; filter the rows"
+
+    assert refused_nodes("4.0.5") == {"GlobalLimit": why}
+    assert refused_nodes("4.1.4") == {}
 
 
 def test_a_session_is_given_the_classes_and_settings_of_its_version() -> None:

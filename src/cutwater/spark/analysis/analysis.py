@@ -38,7 +38,7 @@ from cutwater.spark.jvm.channel_source import ChannelSource
 from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import NativeSource, native_source
-from cutwater.spark.versions import explain_error
+from cutwater.spark.versions import explain_error, refused_nodes
 
 _FORGETFUL: Final = ("textsocket", "socket", "memory")
 
@@ -137,6 +137,9 @@ class Analysis:
         reason = self.internals.check_streaming(frame, step.output_mode)
         if reason is not None:
             self._add(*where, f"cannot run as a stream: {reason}")
+        refused = refused_nodes(self.internals.spark.version)
+        for kind in sorted({node.kind for node in plan.walk() if node.is_streaming} & set(refused)):
+            self._add(*where, f"cannot run here: {refused[kind]}")
         self._check_columns(where, frame.schema)
         self._check_sources(step, plan)
         self._check_reads(plan, made)
