@@ -6,11 +6,12 @@ import pytest
 
 from cutwater.spark.versions import FEATURES, refusal
 
-RESTARTS_MAINTENANCE = pytest.mark.skipif(
+READS_STATE_AND_STOPS_IT = pytest.mark.skipif(
     version("pyspark").startswith("4.0."),
-    reason="Spark 4.0 locks up when the maintenance of its state is stopped while it works",
+    reason="Spark 4.0 cannot read state of format 2, and StateStore.stop waits there for threads "
+    "that wait for its lock",
 )
-"""On tests that stop the maintenance of state; a pipeline never does."""
+"""On tests that need both, which nothing replaces on Spark 4.0."""
 
 
 def needs(name: str) -> pytest.MarkDecorator:

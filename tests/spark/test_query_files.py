@@ -15,7 +15,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
-from tests.spark.features import RESTARTS_MAINTENANCE
+from tests.spark.features import READS_STATE_AND_STOPS_IT
 from tests.spark.plain_queries import (
     AT,
     FILES,
@@ -48,7 +48,7 @@ from cutwater.spark.checkpoint_dir.logs import (
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.blobs.blobs import Blobs
 
-pytestmark = RESTARTS_MAINTENANCE
+pytestmark = READS_STATE_AND_STOPS_IT
 
 
 @pytest.fixture
