@@ -16,7 +16,12 @@ CANDIDATES := python3.13 python3.12 python3.11 python3 python
 # Set when the environment's interpreter is gone, whatever its stamp says.
 STALE := $(shell $(BIN)/python -c '' 2>/dev/null || echo stale)
 
-.PHONY: help setup browser proxy check quick test long docs demo dashboard barrier sim bench clean stale
+# The other versions of Spark that pipelines run on, each as its newest release. `VERSIONS=` leaves
+# them out.
+VERSIONS ?= 4.0.5 4.1.4 4.2.1
+SPARKS := $(VERSIONS:%=.venv-spark-%/.installed)
+
+.PHONY: help setup browser proxy check quick test versions matrix long docs demo dashboard barrier sim bench clean stale
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -58,10 +63,21 @@ quick: check ## While working: check, the tests without Spark and servers, 40 se
 		tests/unit tests/property tests/tidy tests/golden
 	@$(BIN)/python -m cutwater.testing.simulation --seeds 40
 
-test: check browser proxy ## Everything CI runs: check, all tests, 100 % branch coverage of protocol and store
+test: check browser proxy ## Everything CI runs: check, all tests, 100 % branch coverage of protocol and store, versions
 	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 		--cov=cutwater.protocol --cov=cutwater.store --cov-branch \
 		--cov-report=term-missing:skip-covered --cov-fail-under=100
+	@$(MAKE) --no-print-directory versions
+
+versions: $(SPARKS) ## The tests that every version of Spark must pass, on each but the newest
+	@for version in $(VERSIONS); do echo "Spark $$version"; \
+		.venv-spark-$$version/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+			-m matrix tests/spark tests/cli/test_make.py || exit 1; done
+
+matrix: $(STAMP) $(SPARKS) ## All tests of pipelines on Spark and of killed processes, on every version
+	@for environment in $(VERSIONS:%=.venv-spark-%) $(VENV); do echo "$$environment"; \
+		$$environment/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+			-m 'matrix or not long' tests/spark tests/crash || exit 1; done
 
 long: $(STAMP) ## The exhaustive variants: one kill after another at every durable write
 	@$(BIN)/python -m pytest -m long
@@ -121,4 +137,14 @@ $(STAMP): pyproject.toml constraints.txt $(STALE)
 	fi; \
 	echo "Installing Cutwater and its tools into $(VENV)"; \
 	$(BIN)/python -m pip install $(PIP_QUIET) -c constraints.txt -e '.[delta,java,objects,postgres,serve,dev]'; \
+	touch $@
+
+# Only pyspark is installed: everything else is taken from $(VENV).
+.venv-spark-%/.installed: constraints.txt $(STAMP)
+	@set -e; echo "Installing Spark $* into $(@D)"; rm -rf $(@D); \
+	$(BIN)/python -m venv --without-pip $(@D); \
+	$(BIN)/python -m pip --python $(@D)/bin/python install $(PIP_QUIET) --no-deps pyspark==$*; \
+	shared=$$($(BIN)/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	own=$$($(@D)/bin/python -c 'import sysconfig; print(sysconfig.get_path("purelib"))'); \
+	echo "import site; site.addsitedir('$$shared')" > "$$own/shared.pth"; \
 	touch $@

@@ -4,6 +4,7 @@ What takes longest begins first, so that two workers end together; and while one
 cores busy with Spark, the other does something that needs one.
 """
 
+import importlib.metadata
 import os
 import signal
 import time
@@ -43,6 +44,12 @@ settings.register_profile(
     suppress_health_check=[HealthCheck.too_slow],
 )
 settings.load_profile("cutwater")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Forgive old versions of pyspark that they leave sockets open when rows are collected."""
+    if importlib.metadata.version("pyspark") < "4.2":
+        config.addinivalue_line("filterwarnings", "ignore:unclosed <socket:ResourceWarning")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

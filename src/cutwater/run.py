@@ -39,7 +39,8 @@ from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext, share_
 from cutwater.sinks.checks import check_targets
 from cutwater.sinks.places import locate_targets
 from cutwater.spark.analysis.explain import identities
-from cutwater.spark.engine.build import SparkEngine, map_or_refuse
+from cutwater.spark.analysis.restoring import map_or_refuse
+from cutwater.spark.engine.build import SparkEngine
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import hush_callbacks
 from cutwater.spark.session.session import prepare_session

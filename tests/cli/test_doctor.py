@@ -6,7 +6,11 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+import pytest
 from tests.cli.command import SPARK_DEADLINE_S, command, cutwater, environment, run_to_end
+
+from cutwater.cli.commands import doctor
+from cutwater.cli.commands.doctor import DoctorArguments
 
 
 def checks(text: str) -> dict[str, dict[str, Any]]:
@@ -106,6 +110,35 @@ def test_a_store_that_is_in_use_keeps_what_it_has(tmp_path: Path) -> None:
 
     assert run.returncode == 0, run.stdout
     assert kept.read_text() == "{}"
+
+
+@pytest.mark.parametrize(
+    ("installed", "status", "said"),
+    [
+        (
+            "4.0.5",
+            "note",
+            "cutwater state`, `cutwater.state`) (4.1); transformWithState on rows (4",
+        ),
+        ("4.1.4", "note", "without what needs a newer Spark: zipWithIndex (4.2); nearestByJoin ("),
+        ("4.2.1", "ok", ""),
+        ("4.3.0", "ok", ""),
+        ("4.4.0", "wrong", "Install a version that works: pip install 'pyspark>=4.0,<4.4'."),
+    ],
+)
+def test_the_version_of_spark_is_told_with_what_it_lacks(
+    installed: str, status: str, said: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(doctor, "version", lambda _: installed)
+    monkeypatch.delenv("SPARK_HOME", raising=False)
+
+    found = next(
+        one for one in (check(DoctorArguments()) for check in doctor.CHECKS) if one.name == "Spark"
+    )
+
+    assert (found.found, found.status) == (installed, status)
+    assert said in found.advice
+    assert bool(said) == bool(found.advice)
 
 
 def test_a_remote_spark_is_wrong(tmp_path: Path) -> None:

@@ -143,8 +143,14 @@ def dashboard(clone: Path) -> Iterator[Run]:
 
 
 @pytest.mark.long
-def test_the_demo_is_killed_goes_on_and_finds_every_row_once(tmp_path: Path) -> None:
-    words = ["--total", "30000", "--rate", "1500", "--out", str(tmp_path / "out")]
+@pytest.mark.parametrize(
+    ("total", "rate"),
+    [("30000", "1500"), pytest.param("6000", "600", marks=pytest.mark.matrix)],
+)
+def test_the_demo_is_killed_goes_on_and_finds_every_row_once(
+    tmp_path: Path, total: str, rate: str
+) -> None:
+    words = ["--total", total, "--rate", rate, "--out", str(tmp_path / "out")]
     demo = [sys.executable, str(ROOT / "examples" / "demo.py"), *words]
     run = run_to_end(demo, cwd=tmp_path, deadline_s=SPARK_DEADLINE_S)
 

@@ -152,6 +152,7 @@ def rows(directory: Path) -> list[Row]:
     return [(start.replace(tzinfo=UTC), k, v) for start, k, v in found]
 
 
+@pytest.mark.matrix
 def test_a_plain_query_is_adopted_runs_on_is_ejected_and_goes_on_exactly(
     spark: SparkSession, tmp_path: Path
 ) -> None:

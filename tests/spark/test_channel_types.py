@@ -12,6 +12,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.types import ArrayType, DoubleType, UserDefinedType
+from tests.spark.features import needs
 from tests.spark.runs import ordered
 
 from cutwater.ids import BatchId, ChannelId, InputId, ReaderId, StepId
@@ -179,6 +180,7 @@ def test_every_type_comes_back_as_it_was(spark: SparkSession, tmp_path: Path) ->
     ]
 
 
+@needs("the type TIME")
 def test_rare_types_come_back_as_they_were(all_types: SparkSession, tmp_path: Path) -> None:
     values = ", ".join(f"if(id = 1, null, {value}) AS {name}" for name, value in RARE.items())
     frame = all_types.sql(f"SELECT id, {values} FROM range(3)")

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow.parquet as pq
+import pytest
 from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
@@ -62,6 +63,7 @@ def shown(table: Path, version: str | None = None) -> list[tuple[Any, ...]]:
     return sorted((tuple(row.values()) for row in found.to_pyarrow_table().to_pylist()), key=repr)
 
 
+@pytest.mark.matrix
 def test_a_pipeline_upserts_and_overwrites_and_goes_back(
     spark: SparkSession, tmp_path: Path
 ) -> None:

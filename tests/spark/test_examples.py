@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F
+from tests.spark.features import needs
 from tests.spark.runs import collected, example, options, ordered, run, table
 
 import cutwater
@@ -53,6 +54,8 @@ def test_windows_are_emitted_once_the_watermark_has_passed(
     assert found == sorted(expected)
 
 
+@pytest.mark.matrix
+@needs("transformWithState on rows")
 def test_state_of_transform_with_state_counts_every_row(
     spark: SparkSession, tmp_path: Path
 ) -> None:

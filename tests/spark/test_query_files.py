@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 from pyspark.sql import DataFrame, SparkSession
+from tests.spark.features import READS_STATE_AND_STOPS_IT
 from tests.spark.plain_queries import (
     AT,
     FILES,
@@ -46,6 +47,8 @@ from cutwater.spark.checkpoint_dir.logs import (
 )
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.blobs.blobs import Blobs
+
+pytestmark = READS_STATE_AND_STOPS_IT
 
 
 @pytest.fixture

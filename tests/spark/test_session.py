@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -21,18 +22,17 @@ from cutwater.errors import SessionError
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.session.launch import _Complaints
 from cutwater.spark.session.session import (
-    NEEDED,
-    SETTINGS,
     _local_cores,
     _with_quiet_log,
     check_session,
+    needed_settings,
+    own_settings,
     prepare_session,
     ship_by_value,
 )
 
 DEADLINE_S = 400
 SECRET = " a=hunter:3#!\\ é\t\n"
-MANAGER = "spark.sql.streaming.checkpointFileManagerClass"
 SOURCE = Path(__file__).parents[2] / "src"
 
 OWN_SESSION = """
@@ -159,10 +159,11 @@ def run_alone(
 def test_our_own_session_has_the_settings_a_pipeline_needs(spark: SparkSession) -> None:
     session = spark.newSession()
 
-    assert {key: session.conf.get(key) for key in NEEDED} == dict(NEEDED)
+    needed = needed_settings(Internals(spark).version)
+    assert {key: session.conf.get(key) for key in needed} == needed
     assert spark.sparkContext.getConf().get("spark.scheduler.mode") == "FAIR"
     assert session.conf.get("spark.sql.shuffle.partitions") == "2"
-    assert NEEDED.items() <= SETTINGS.items()
+    assert needed.items() <= own_settings(Internals(spark).version).items()
     assert check_session(spark) == ()
 
 
@@ -185,7 +186,8 @@ def test_what_can_be_set_in_a_running_session_is_set(spark: SparkSession) -> Non
 
     assert prepare_session(session) == ()
 
-    assert {key: session.conf.get(key) for key in NEEDED} == dict(NEEDED)
+    needed = needed_settings(Internals(spark).version)
+    assert {key: session.conf.get(key) for key in needed} == needed
     assert session.conf.get("spark.sql.session.timeZone") == "Europe/Berlin"
 
 
@@ -290,19 +292,24 @@ def test_a_class_that_spark_does_not_have_is_named(
 ) -> None:
     """Also one that is only set by its name, which Spark would miss in the first batch."""
     Internals(spark).self_check()
-    invented = {**NEEDED, MANAGER: "org.apache.spark.sql.Invented"}
-    monkeypatch.setattr("cutwater.spark.jvm.internals.NEEDED", invented)
+    here = Internals(spark).version
+    other = replace(here, checkpointing="org.apache.invented", runtime="org.apache.elsewhere")
+    monkeypatch.setattr("cutwater.spark.versions.VERSIONS", (other,))
 
-    with pytest.raises(SessionError, match=r"here has no class org\.apache\.spark\.sql\.Invented,"):
+    with pytest.raises(SessionError) as refused:
         Internals(spark).self_check()
+
+    missing = refused.value.message
+    assert "no org.apache.elsewhere.SerializedOffset, " in missing
+    assert "no org.apache.invented.FileSystemBasedCheckpointFileManager, which" in missing
 
 
 def test_another_version_of_spark_is_refused(
     spark: SparkSession, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("cutwater.spark.session.requirements._FROM", (4, 9))
+    monkeypatch.setattr("cutwater.spark.versions.VERSIONS", ())
 
-    with pytest.raises(SessionError, match=r"^.CW-601. This is Spark 4\.3\.\d+, and pipelines run"):
+    with pytest.raises(SessionError, match=r"^.CW-601. This is Spark 4\.\d\.\d+, and pipelines"):
         Internals(spark).self_check()
 
 

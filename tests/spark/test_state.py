@@ -10,6 +10,7 @@ from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
 from tests.golden.archives import unpacked
+from tests.spark.features import needs
 from tests.spark.runs import DEADLINE_S, options, wait_until
 
 import cutwater
@@ -23,6 +24,7 @@ from cutwater.spark.checkpoint_dir.files import pin, settle
 from cutwater.spark.checkpoint_dir.state_files import operators
 from cutwater.step_state.reading import StepState
 
+pytestmark = needs("transformWithState on rows")
 NAME = "kept"
 SCHEMA = "id long, k string, v long"
 HOUR_S = 1_700_002_800
@@ -166,6 +168,7 @@ def sums(rows: list[Sale]) -> dict[str, tuple[int, int]]:
     }
 
 
+@pytest.mark.matrix
 @pytest.mark.parametrize("at", [0, 1])
 def test_every_kind_of_state_is_what_the_rows_before_the_checkpoint_make_it(
     spark: SparkSession, cuts: Cuts, at: int

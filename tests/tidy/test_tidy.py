@@ -346,6 +346,7 @@ def repository_files() -> list[str]:
             for path in ROOT.rglob("*")
             if not skipped.intersection(path.relative_to(ROOT).parts)
             and not any(part.endswith(("_cache", ".egg-info")) for part in path.parts)
+            and not any(part.startswith(".venv-") for part in path.parts)
         ]
     return sorted(name for name in set(found) if name and (ROOT / name).is_file())
 

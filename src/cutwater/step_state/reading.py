@@ -28,6 +28,7 @@ from cutwater.sinks.base import STRICT_READING, share_disk
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir.state_files import Operator, operators
+from cutwater.spark.versions import STATE_READING, lost_state, refusal
 from cutwater.store.pipeline_store import PipelineStore
 
 TIMERS: Final = "timers"
@@ -162,6 +163,8 @@ class StepState:
         in_flight_events: How many Events in flight to the step are not in it yet.
         directory: Where the query's files are.
         operators: The operators that keep state.
+        kinds: The nodes of the step's plan that keep it, as the checkpoint names them.
+        written_by: The version of Spark that wrote it; empty if the checkpoint does not say.
     """
 
     step: StepId
@@ -170,6 +173,8 @@ class StepState:
     in_flight_events: int
     directory: Path
     operators: tuple[Operator, ...]
+    kinds: tuple[str, ...] = ()
+    written_by: str = ""
 
     @property
     def is_empty(self) -> bool:
@@ -188,16 +193,31 @@ class StepState:
         """Return a part as rows; `directory` must exist while the rows are used.
 
         Raises:
-            SessionError: If the session's executors cannot see the directory.
+            SessionError: If the session's executors cannot see the directory, or its version of
+                Spark cannot read this state.
         """
         if not share_disk(spark):
             raise SessionError(
                 "State is read from a directory of this machine, and this session's executors run "
                 "elsewhere: use one with a local master, such as local[4]."
             )
+        self._check_version(spark.version)
         reader = _session_for(spark, self.directory, self.batch).read.format("statestore")
         frame = reader.options(batchId=self.batch, **part.options).load(str(self.directory))
         return _without_hidden_fields(frame) if _SIDE in part.options else frame
+
+    def _check_version(self, here: str) -> None:
+        has_ids = query_log.state_ids(self.directory, self.batch) is not None
+        missing = refusal(STATE_READING, here)
+        if missing is not None and has_ids:
+            raise SessionError(f"{missing}: {STATE_READING.instead}.")
+        for kind in self.kinds:
+            reason = lost_state(kind, self.written_by, here)
+            if reason is not None:
+                raise SessionError(
+                    f"Spark {here} cannot read the state of {self.step} that Spark "
+                    f"{self.written_by} wrote: {reason}."
+                )
 
 
 def fetch_state(store: PipelineStore, cut: Cut, step: str, into: Path) -> StepState:
@@ -229,7 +249,16 @@ def fetch_state(store: PipelineStore, cut: Cut, step: str, into: Path) -> StepSt
         stateful = (name for name, known in cut.identities.items() if known.operators)
         keeping = ", ".join(sorted(stateful))
         raise ConfigError("STEP", f"{step} keeps no state; steps that do: {keeping or 'none'}")
-    return StepState(snapshot.step, cut.checkpoint_id, snapshot.batch, waiting, into, found)
+    return StepState(
+        step=snapshot.step,
+        checkpoint_id=cut.checkpoint_id,
+        batch=snapshot.batch,
+        in_flight_events=waiting,
+        directory=into,
+        operators=found,
+        kinds=tuple(one.kind for one in identity.operators) if identity else (),
+        written_by=identity.spark if identity else "",
+    )
 
 
 def _session_for(spark: SparkSession, directory: Path, batch: BatchId) -> SparkSession:

@@ -30,7 +30,8 @@ from cutwater.config.settings import MASTER_DEFAULT
 from cutwater.errors import CutwaterError, SessionError
 from cutwater.runtime.scratch import private_path, private_problem
 from cutwater.spark.session.java import find_java
-from cutwater.spark.session.requirements import PYSPARK, connect_variables, is_supported
+from cutwater.spark.session.requirements import connect_variables
+from cutwater.spark.versions import PYSPARK, find_version, missing_features
 from cutwater.store.backends.directories import directories_below, exists
 from cutwater.store.backends.location import Location, probe
 
@@ -181,14 +182,21 @@ def _check_spark(_: DoctorArguments) -> Finding:
         found = version("pyspark")
     except PackageNotFoundError:
         return Finding("Spark", "wrong", "not installed", "Run `pip install cutwater` again.")
-    if not is_supported(found):
+    supported = find_version(found)
+    if supported is None:
         advice = f"Install a version that works: pip install 'pyspark{PYSPARK}'."
         return Finding("Spark", "wrong", found, advice)
+    notes = []
     elsewhere = os.environ.get("SPARK_HOME")
     if elsewhere:
-        advice = f"SPARK_HOME is set, so the Spark in {elsewhere} is used; it must be {found} too."
-        return Finding("Spark", "note", found, advice)
-    return Finding("Spark", "ok", found)
+        notes.append(
+            f"SPARK_HOME is set, so the Spark in {elsewhere} is used; it must be {found} too."
+        )
+    missing = missing_features(supported)
+    if missing:
+        listed = "; ".join(f"{one.name} ({one.since_name})" for one in missing)
+        notes.append(f"Pipelines run, without what needs a newer Spark: {listed}.")
+    return Finding("Spark", "note" if notes else "ok", found, " ".join(notes))
 
 
 def _check_remote(_: DoctorArguments) -> Finding:

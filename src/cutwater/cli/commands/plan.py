@@ -33,7 +33,8 @@ from cutwater.planning.physical_plan import PhysicalPlan
 from cutwater.planning.planner import plan
 from cutwater.planning.rendering import AllFacts, as_json, draw
 from cutwater.protocol.cut import Cut
-from cutwater.protocol.evolution.mapping import Allowances, Change, Fate, map_cut
+from cutwater.protocol.evolution.mapping import Allowances, Change, Fate
+from cutwater.spark.analysis.restoring import map_on_spark
 from cutwater.store.backends.location import existing_backend
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify
@@ -188,7 +189,7 @@ def show_change(
         swap=frozenset(arguments.swap),
     )
     spark = embedded_session(arguments.master, app_name="cutwater plan", conf=conf)
-    change = map_cut(cut, identities(planned, spark), allowed)
+    change = map_on_spark(cut, identities(planned, spark), allowed)
     if arguments.output is PlanOutput.JSON:
         say_json(change_json(change), indent=2)
     else:

@@ -34,6 +34,7 @@ from cutwater.spark.checkpoint_dir.offsets import (
     note_streams,
     reads_below,
 )
+from cutwater.spark.versions import unread_marks
 from cutwater.store.maintenance.offline_decision import claim_next, decide_cut
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.codecs import Attempt
@@ -173,6 +174,13 @@ def _problems(
             "availableNow), or say --allow-uncommitted."
         )
     yield from _stream_problems(form, query)
+    unread = unread_marks(query.snapshot_marks, form.identity.spark)
+    if unread:
+        yield (
+            f"{query.directory} has snapshots of its state marked {', '.join(unread)}, which Spark "
+            f"{form.identity.spark} cannot read; Spark 4.0 marks those of transformWithState so. "
+            "Adopt it on the version that it ran on."
+        )
     is_stateful = bool(form.identity.operators)
     if bool(query.operators) != is_stateful:
         has = ", ".join(operator.name or operator.id for operator in query.operators) or "none"

@@ -19,7 +19,7 @@ from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir.listing import directories, names
 from cutwater.spark.checkpoint_dir.logs import COMMITS, METADATA, OFFSETS, BatchLog
-from cutwater.spark.checkpoint_dir.state_files import Operator, operators
+from cutwater.spark.checkpoint_dir.state_files import Operator, operators, snapshot_mark
 from cutwater.spark.session.session import WATERMARK_POLICY
 from cutwater.store.backends.directories import exists, files_below, is_directory, status
 
@@ -43,6 +43,7 @@ class PlainQuery:
         format: The checkpoint format of the state.
         files: The files of the last committed batch.
         size_bytes: How many bytes they have.
+        snapshot_marks: The versions that its RocksDB snapshots are marked with.
     """
 
     directory: Path
@@ -55,6 +56,7 @@ class PlainQuery:
     format: int
     files: tuple[str, ...]
     size_bytes: int
+    snapshot_marks: frozenset[str] = frozenset()
 
     @property
     def partitions(self) -> int | None:
@@ -110,6 +112,9 @@ def look(directory: Path) -> PlainQuery:
         format=1 if ids is None else 2,
         files=files,
         size_bytes=sum((directory / name).stat().st_size for name in files),
+        snapshot_marks=frozenset(
+            snapshot_mark(directory / name) for name in files if name.endswith(".zip")
+        ),
     )
 
 

@@ -158,11 +158,12 @@ def state_differences(old: StepIdentity, new: StepIdentity) -> tuple[str, ...]:
         found += _operator_differences(before, after)
     if now and new.partitions is not None and new.partitions != old.partitions:
         found.append(f"requests {new.partitions} partitions, and its state has {old.partitions}")
-    if now and _version(new.spark) < _version(old.spark):
-        found.append(
-            f"runs on Spark {new.spark}, which is older than the {old.spark} that wrote its state"
-        )
     return tuple(found)
+
+
+def runs_on_older_spark(old: StepIdentity, new: StepIdentity) -> bool:
+    """Return whether the current step keeps state that a newer minor version of Spark wrote."""
+    return bool(new.operators) and _version(new.spark) < _version(old.spark)
 
 
 def _operator_differences(then: OperatorIdentity, now: OperatorIdentity) -> list[str]:

@@ -24,6 +24,7 @@ from cutwater.protocol.evolution.identity import (
     InputKind,
     StepIdentity,
     columns_missing,
+    runs_on_older_spark,
     state_differences,
 )
 from cutwater.protocol.messages import START, Place
@@ -277,6 +278,14 @@ class _Mapper:
                 reason,
                 "Change it back, or give the step another name, which starts it empty "
                 "(--allow-new --allow-dropped)",
+            )
+        if has_state and runs_on_older_spark(old, identity):
+            self._refuse(
+                f"step {step}",
+                f"runs on Spark {identity.spark}, which is older than the {old.spark} that wrote "
+                "its state",
+                f"Run it on Spark {old.spark} or newer, or rewind to a checkpoint that an older "
+                "Spark wrote",
             )
         notes = []
         values = [operator.values for operator in identity.operators]

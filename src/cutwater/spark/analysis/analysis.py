@@ -26,14 +26,10 @@ from cutwater.runtime.channel import ChannelSchema
 from cutwater.runtime.reporting.failed_batch import failing_place, named_node
 from cutwater.sinks.base import SelectiveTarget
 from cutwater.sinks.columns import nullable
+from cutwater.spark.analysis import plan_nodes
 from cutwater.spark.analysis.column_pruning import find_unstorable_columns
 from cutwater.spark.analysis.identity import identify, origins
-from cutwater.spark.analysis.logical_plan import (
-    RUNS_IN_BATCH,
-    WATERMARK_DELAY,
-    PlanNode,
-    plan_of,
-)
+from cutwater.spark.analysis.logical_plan import WATERMARK_DELAY, PlanNode, plan_of
 from cutwater.spark.analysis.self_reads import SelfReadCheck
 from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind
 from cutwater.spark.engine.input_watermarks import EventTime
@@ -42,6 +38,7 @@ from cutwater.spark.jvm.channel_source import ChannelSource
 from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import NativeSource, native_source
+from cutwater.spark.versions import explain_error, refused_nodes
 
 _FORGETFUL: Final = ("textsocket", "socket", "memory")
 
@@ -124,7 +121,9 @@ class Analysis:
         try:
             frame = step.evaluate(self.internals.spark, frames, partial(self._note, names, made))
         except Exception as error:  # noqa: BLE001 - whatever a user's function raises
-            self._add(*failing_place(step, error), _describe_error(error))
+            why = explain_error(error, self.internals.spark.version)
+            text = f"{_describe_error(error)}: {why}" if why else _describe_error(error)
+            self._add(*failing_place(step, error), text)
             return None
         named = named_node(step)
         where = (str(named.place), named.title)
@@ -138,6 +137,9 @@ class Analysis:
         reason = self.internals.check_streaming(frame, step.output_mode)
         if reason is not None:
             self._add(*where, f"cannot run as a stream: {reason}")
+        refused = refused_nodes(self.internals.spark.version)
+        for kind in sorted({node.kind for node in plan.walk() if node.is_streaming} & set(refused)):
+            self._add(*where, f"cannot run here: {refused[kind]}")
         self._check_columns(where, frame.schema)
         self._check_sources(step, plan)
         self._check_reads(plan, made)
@@ -247,7 +249,7 @@ class Analysis:
     ) -> None:
         """Refuse event time over several channels: holding one would make its rows late (F9)."""
         for node in plan.walk():
-            if node.kind != "EventTimeWatermark":
+            if node.kind != plan_nodes.WATERMARK:
                 continue
             channels = _channels_below(node)
             merged = next((source.channel.form.merged_by for source in channels), "")
@@ -294,15 +296,20 @@ def _describe_step(
         if native is None
     ]
     only_channels = all(isinstance(native_source(leaf.source), ChannelSource) for leaf in leaves)
-    stateless = all(node.kind in RUNS_IN_BATCH and not node.has_subquery for node in nodes)
+    stateless = all(
+        node.kind in plan_nodes.RUNS_IN_BATCH and not node.has_subquery for node in nodes
+    )
     mode = (
         ExecutionMode.BATCH if step.inputs and only_channels and stateless else ExecutionMode.QUERY
     )
     streaming_joins = any(
-        node.kind == "Join" and all(child.is_streaming for child in node.children) for node in nodes
+        node.kind == plan_nodes.JOIN and all(child.is_streaming for child in node.children)
+        for node in nodes
     )
     stateful = streaming_joins or any(
-        node.is_streaming and node.kind not in RUNS_IN_BATCH | {"Join"} and node.children
+        node.is_streaming
+        and node.kind not in plan_nodes.RUNS_IN_BATCH | {plan_nodes.JOIN}
+        and node.children
         for node in nodes
     )
     return AnalyzedStep(
@@ -314,7 +321,7 @@ def _describe_step(
         ),
         execution_mode=mode,
         is_stateful=bool(stateful),
-        has_watermark=any(node.kind == "EventTimeWatermark" for node in nodes),
+        has_watermark=any(node.kind == plan_nodes.WATERMARK for node in nodes),
         natives=tuple(outside),
         foreign=tuple(foreign),
         pinned_start=all(source.startswith("FileSource") for source in foreign),

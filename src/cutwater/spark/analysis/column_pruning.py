@@ -18,20 +18,20 @@ from pyspark.sql.types import ArrayType, DataType, MapType, StringType, StructTy
 
 from cutwater.ids import ReaderId
 from cutwater.sinks.columns import parts
+from cutwater.spark.analysis import plan_nodes
 from cutwater.spark.analysis.logical_plan import pairs_of, plan_of
 from cutwater.spark.jvm.channel_source import ChannelSource
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import native_source
+from cutwater.spark.versions import COLLATED_KEYS
 
-_NARROWS: Final = ("Project", "Aggregate")
+_NARROWS: Final = (plan_nodes.PROJECT, plan_nodes.AGGREGATE)
 """Nodes that need only those columns of their input that they mention."""
 
 _ROUNDS: Final = 20
 """The max number of pruning rounds. One is nearly always enough; too few keep too many columns."""
 
 _WITHOUT_RULES: Final = "spark.sql.optimizer.excludedRules"
-
-_IN_KEYS: Final = "spark.sql.collation.allowInMapKeys"
 
 
 def columns_read(internals: Internals, frame: DataFrame) -> Mapping[ReaderId, frozenset[str]]:
@@ -82,7 +82,7 @@ def _leaves(plan: Any, needed: Any) -> Iterator[tuple[ReaderId, frozenset[str]]]
     The sets stay in Java: a plan may have many nodes and a channel many columns.
     """
     kind = plan.getClass().getSimpleName()
-    if kind == "StreamingExecutionRelation":
+    if kind == plan_nodes.STREAM_OF_OBJECT:
         source = native_source(str(plan.source().toString()))
         if isinstance(source, ChannelSource):
             read = frozenset(_names(plan.outputSet().intersect(needed).toSeq()))
@@ -93,7 +93,7 @@ def _leaves(plan: Any, needed: Any) -> Iterator[tuple[ReaderId, frozenset[str]]]
         child = children.apply(at)
         if kind in _NARROWS:
             yield from _leaves(child, plan.references())
-        elif kind == "Filter":
+        elif kind == plan_nodes.FILTER:
             yield from _leaves(child, getattr(needed, "$plus$plus")(plan.references()))
         else:
             yield from _leaves(child, child.outputSet())
@@ -126,9 +126,9 @@ def rows_depend_on_columns(internals: Internals, frame: DataFrame) -> bool:
 def _options(leaf: Any) -> Mapping[str, str] | None:
     """Return the options of a leaf that reads files, names in lower case; None for any other."""
     match leaf.getClass().getSimpleName():
-        case "StreamingRelation":
+        case plan_nodes.STREAM:
             options = leaf.dataSource().options()
-        case "LogicalRelation" if leaf.relation().getClass().getSimpleName() == "HadoopFsRelation":
+        case plan_nodes.RELATION if leaf.relation().getClass().getSimpleName() == plan_nodes.FILES:
             options = leaf.relation().options()
         case _:
             return None
@@ -143,7 +143,7 @@ def _names(attributes: Any) -> Iterator[str]:
 def find_unstorable_columns(internals: Internals, schema: StructType) -> Iterator[tuple[str, str]]:
     """Yield the columns that Parquet cannot hold, each with the type that is the reason."""
     all_known = _is_known(internals, schema)
-    keys_collate = str(internals.spark.conf.get(_IN_KEYS)).lower() == "true"
+    keys_collate = str(internals.spark.conf.get(COLLATED_KEYS, "false")).lower() == "true"
     for column in schema.fields:
         for kind in parts(column.dataType):
             nested = isinstance(kind, ArrayType | MapType | StructType)

@@ -13,6 +13,8 @@ from typing import Any, Final, NamedTuple
 from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
+from cutwater.spark.analysis import plan_nodes
+
 WATERMARK_DELAY: Final = "spark.watermarkDelayMs"
 """The key in a column's metadata under which Spark keeps the delay of its watermark."""
 
@@ -20,44 +22,6 @@ _NUMBERS: Final = re.compile(r"#\d+L?(-T\d+ms)?")
 _SERIALS: Final = re.compile(
     r" \[native \d+\]|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|@[0-9a-f]{4,16}\b"
 )
-RUNS_IN_BATCH: Final = frozenset(
-    {
-        "EventTimeWatermark",
-        "Filter",
-        "Generate",
-        "MapInArrow",
-        "MapInPandas",
-        "Project",
-        "PythonMapInArrow",
-        "StreamingExecutionRelation",
-        "SubqueryAlias",
-        "Union",
-    }
-)
-"""The nodes that may run in a plain batch job (rule F34). A step with any other node runs as a
-query and, unless that node is a join with a static side, counts as stateful."""
-
-# The nodes that keep no state, for the identity of a step. A sort or a repartition keeps none, but
-# still runs in a query.
-_KEEPS_NO_STATE: Final = (RUNS_IN_BATCH - {"StreamingExecutionRelation"}) | {
-    "CTERelationDef",
-    "CollectMetrics",
-    "DeserializeToObject",
-    "Expand",
-    "LocalLimit",
-    "MapElements",
-    "MapPartitions",
-    "RebalancePartitions",
-    "Repartition",
-    "RepartitionByExpression",
-    "ResolvedHint",
-    "Sample",
-    "SerializeFromObject",
-    "Sort",
-    "TypedFilter",
-    "View",
-    "WithCTE",
-}
 _MICROS: Final = 1_000_000
 _SLIDE: Final = re.compile(r"% (\d+)\)")
 _LENGTH: Final = re.compile(r"\+ (\d+)\), LongType")
@@ -134,7 +98,8 @@ def plan_of(frame: DataFrame) -> PlanNode:
 
 
 def _node(plan: Any) -> PlanNode:
-    kind = plan.getClass().getSimpleName()
+    name = plan.getClass().getSimpleName()
+    kind = plan_nodes.RENAMED.get(name, name)
     children = plan.children()
     source, options = _source_of(kind, plan)
     inner = [_node(subquery) for subquery in _all_of(plan.subqueries())]
@@ -149,7 +114,7 @@ def _node(plan: Any) -> PlanNode:
         relation=f"{source} {plan.output().toString()}" if source else "",
         state=state_operator(kind, plan),
         reads=(*_paths_of(kind, plan, options), *read_inside),
-        watermark=_watermark_of(plan) if kind == "EventTimeWatermark" else None,
+        watermark=_watermark_of(plan) if kind == plan_nodes.WATERMARK else None,
     )
 
 
@@ -163,12 +128,12 @@ def _watermark_of(plan: Any) -> WatermarkCall | None:
 
 
 def _source_of(kind: str, plan: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
-    if kind == "StreamingRelation":
+    if kind == plan_nodes.STREAM:
         found = plan.dataSource().options()
         return plan.sourceName(), pairs_of(found)
-    if kind == "StreamingRelationV2":
+    if kind == plan_nodes.STREAM_V2:
         return plan.sourceName(), _pairs_of_java(plan.extraOptions().asCaseSensitiveMap())
-    if kind == "StreamingExecutionRelation":
+    if kind == plan_nodes.STREAM_OF_OBJECT:
         return str(plan.source().toString()), ()
     return "", ()
 
@@ -176,11 +141,11 @@ def _source_of(kind: str, plan: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
 def _paths_of(kind: str, plan: Any, options: tuple[tuple[str, str], ...]) -> tuple[str, ...]:
     """Return the paths from which a leaf reads files, if the plan contains them."""
     try:
-        if kind == "LogicalRelation":
+        if kind == plan_nodes.RELATION:
             found = _all_of(plan.relation().location().rootPaths())
-        elif kind.startswith("DataSourceV2"):
+        elif kind.startswith(plan_nodes.RELATION_V2_PREFIX):
             found = _all_of(plan.table().paths())
-        elif kind == "HiveTableRelation":
+        elif kind == plan_nodes.RELATION_OF_HIVE:
             found = [plan.tableMeta().location()]
         else:
             found = [value for name, value in options if name.lower() == "path"]
@@ -221,16 +186,16 @@ def state_operator(kind: str, plan: Any) -> StateOperator | None:
         plan: The node, as a Java object.
     """
     children = _all_of(plan.children())
-    if not children or not plan.isStreaming() or kind in _KEEPS_NO_STATE:
+    if not children or not plan.isStreaming() or kind in plan_nodes.KEEPS_NO_STATE:
         return None
-    if kind == "Join":
+    if kind == plan_nodes.JOIN:
         if not all(child.isStreaming() for child in children):
             return None
         condition = plan.condition()
         text = without_serials(condition.get().toString()) if condition.isDefined() else ""
         return StateOperator((text,), ("",), (str(plan.joinType().toString()),), is_join=True)
     keys = _keys(kind, plan)
-    functions = list(_functions(plan)) if kind == "Aggregate" else []
+    functions = list(_functions(plan)) if kind == plan_nodes.AGGREGATE else []
     return StateOperator(
         tuple(_with_type(key) for key in keys),
         tuple(_window(key, plan) for key in keys),
@@ -243,8 +208,9 @@ def state_operator(kind: str, plan: Any) -> StateOperator | None:
 
 
 def _keys(kind: str, plan: Any) -> list[Any]:
-    method = {"Aggregate": "groupingExpressions", "Distinct": "output"}.get(
-        kind, "keys" if kind.startswith("Deduplicate") else "groupingAttributes"
+    method = {plan_nodes.AGGREGATE: "groupingExpressions", plan_nodes.DISTINCT: "output"}.get(
+        kind,
+        "keys" if kind.startswith(plan_nodes.DEDUPLICATION_PREFIX) else "groupingAttributes",
     )
     try:
         return _all_of(getattr(plan, method)())
@@ -259,7 +225,7 @@ def _functions(plan: Any) -> Iterator[Any]:
 
 
 def _functions_in(expression: Any) -> Iterator[Any]:
-    if expression.getClass().getSimpleName() == "AggregateExpression":
+    if expression.getClass().getSimpleName() == plan_nodes.AGGREGATE_EXPRESSION:
         yield expression.aggregateFunction()
         return
     for child in _all_of(expression.children()):
@@ -273,17 +239,17 @@ def _with_type(expression: Any) -> str:
 def _window(key: Any, plan: Any) -> str:
     """Return the length of a window, whose column the analyser computes below its use."""
     name = str(key.toString())
-    if key.getClass().getSimpleName() != "AttributeReference" or "indow" not in name:
+    if key.getClass().getSimpleName() != plan_nodes.ATTRIBUTE or "indow" not in name:
         return ""
     for node in _below(plan):
         kind = node.getClass().getSimpleName()
-        if kind == "Project":
+        if kind == plan_nodes.PROJECT:
             defined = [
                 str(expression.toString())
                 for expression in _all_of(node.projectList())
                 if str(expression.toString()).endswith(f" AS {name}")
             ]
-        elif kind == "Expand":
+        elif kind == plan_nodes.EXPAND:
             first = _all_of(_all_of(node.projections())[0])
             defined = [
                 str(expression.toString())

@@ -180,6 +180,20 @@ def lineage_of(changelog: Path, version: int) -> list[StateVersion]:
     return found
 
 
+def format_of(checkpoint: Path, batch: BatchId) -> int:
+    """Return the checkpoint format of a batch that is committed.
+
+    Raises:
+        RecoveryError: If there is no such batch, or its entry cannot be understood.
+    """
+    file = checkpoint / COMMITS / str(batch)
+    try:
+        version = file.read_text(encoding="utf-8").partition("\n")[0]
+    except FileNotFoundError as error:
+        raise RecoveryError(f"{file} is not there.") from error
+    return 1 if version == "v1" else 2
+
+
 def mint_query_id(checkpoint: Path) -> str:
     """Assign a new id to the query of a checkpoint directory, as a fork needs; return the id.
 

@@ -290,14 +290,27 @@ def find_rocksdb_files_by_lineage(
         raise missing_file_error(store / lineage[0].snapshot, state.version)
 
 
+def snapshot_mark(snapshot: Path) -> str:
+    """Return the version that a RocksDB snapshot is marked with, such as `v1`.
+
+    Raises:
+        RecoveryError: If it is no snapshot.
+    """
+    return _read_snapshot(snapshot)[0]
+
+
+def _read_snapshot(snapshot: Path) -> tuple[str, "_Snapshot"]:
+    try:
+        with zipfile.ZipFile(snapshot) as archive:
+            mark, _, text = archive.read("metadata").decode().partition("\n")
+        return mark, _SNAPSHOTS.decode(text)
+    except (zipfile.BadZipFile, KeyError, ValueError) as error:
+        raise RecoveryError(f"{snapshot} is no snapshot: {error}.") from error
+
+
 def _find_shared_files(store: Path, snapshot: str) -> Iterator[str]:
     """Find the files that several snapshots share, which this one names."""
-    try:
-        with zipfile.ZipFile(store / snapshot) as archive:
-            _, _, text = archive.read("metadata").decode().partition("\n")
-        metadata = _SNAPSHOTS.decode(text)
-    except (zipfile.BadZipFile, KeyError, ValueError) as error:
-        raise RecoveryError(f"{store / snapshot} is no snapshot: {error}.") from error
+    _, metadata = _read_snapshot(store / snapshot)
     tables = [table.name for table in metadata.tables]
     logs = [log.name for log in metadata.logs or ()]
     for name in (*tables, *logs):

@@ -13,14 +13,13 @@ from typing import Final
 
 from pyspark.sql import DataFrame
 
-from cutwater.errors import CodeChanged, PlanError
+from cutwater.errors import PlanError
 from cutwater.ids import NO_BATCH, ChannelId, InputId, ReaderId, SinkId, StepId
 from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.channel_log import ChannelLog
 from cutwater.protocol.checkpoint.events import Standing
 from cutwater.protocol.cut import Cut
-from cutwater.protocol.evolution.identity import StepIdentity
-from cutwater.protocol.evolution.mapping import Allowances, Change, Line, map_cut
+from cutwater.protocol.evolution.mapping import Change, Line
 from cutwater.protocol.messages import START
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.showing import ShowPermit, grant_shows
@@ -42,6 +41,7 @@ from cutwater.runtime.scratch import generation_directory
 from cutwater.runtime.step import DriverCallbacks, RunningStep, StepConnections
 from cutwater.spark.analysis.analysis import Analysis, AnalyzedStep, ExecutionMode
 from cutwater.spark.analysis.column_pruning import columns_read, rows_depend_on_columns
+from cutwater.spark.analysis.restoring import map_or_refuse
 from cutwater.spark.analysis.self_reads import SelfReadCheck
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
@@ -395,15 +395,3 @@ def _endless(steps: Iterable[PhysicalStep], analyzed: Mapping[StepId, AnalyzedSt
         if step.name in analyzed
         and any(not source.has_end for source in analyzed[step.name].natives)
     ]
-
-
-def map_or_refuse(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
-    """Map a cut to the current steps.
-
-    Raises:
-        CodeChanged: If the cut cannot be restored into them.
-    """
-    change = map_cut(cut, now, allowed)
-    if change.refusals:
-        raise CodeChanged(cut.checkpoint_id, tuple(map(str, change.refusals)))
-    return change

@@ -41,6 +41,7 @@ from cutwater.spark.jvm.native_source import ExpectedCallbackError
 from cutwater.store.backends.directories import try_to_remove_tree
 
 PARTITIONS: Final = "spark.sql.shuffle.partitions"
+FORMAT: Final = "spark.sql.streaming.stateStore.checkpointFormatVersion"
 _STARTING: Final = threading.Lock()
 _START_S: Final = 60.0
 _STOPPED: Final = "its query was stopped by other code"
@@ -121,22 +122,32 @@ class QueryStep(RunningStep):
                 native.between_batches = self._between_batches
                 native.begin(_empty_batch_line(self._offsets), owes_batch=self.machine.owes_batch)
         spark = self._analyzed.frame.sparkSession
-        partitions = self.plan.options.partitions
+        settings = self._settings(last)
         context = spark.sparkContext
         context.setLocalProperty(POOL, self.name)
         try:
             # A query reads its settings when it starts; other queries start in this session too.
             with _STARTING:
-                before = spark.conf.get(PARTITIONS)
-                if partitions is not None:
-                    spark.conf.set(PARTITIONS, str(partitions))
+                before = {key: str(spark.conf.get(key)) for key in settings}
+                for key, value in settings.items():
+                    spark.conf.set(key, value)
                 try:
                     self._query = self._internals.start_query(self._new_query(), self._sink)
                 finally:
-                    spark.conf.set(PARTITIONS, str(before))
+                    for key, value in before.items():
+                        spark.conf.set(key, value)
             self._started.set()
         finally:
             context.setLocalProperty(POOL, None)  # type: ignore[arg-type]
+
+    def _settings(self, last: BatchId) -> dict[str, str]:
+        """Return the settings that are particular to this query."""
+        found = {}
+        if self.plan.options.partitions is not None:
+            found[PARTITIONS] = str(self.plan.options.partitions)
+        if last != NO_BATCH and not self._internals.version.keeps_format:
+            found[FORMAT] = str(query_log.format_of(self.checkpoint, last))
+        return found
 
     def connect(
         self,

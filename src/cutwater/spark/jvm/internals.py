@@ -3,9 +3,7 @@
 Besides this module, `parquet`, `logical_plan` and `column_pruning` use such classes through py4j,
 and `session` names some in settings; no other module does. Spark guarantees none of them. When a
 pipeline starts, `self_check` looks up every class that is called or set by its name, so a Spark
-without it is refused at once (docs/adr/0007). The nodes of a plan are identified only by their
-simple names, which cannot be looked up; so only the Spark version that is tested is accepted
-(`requirements`).
+without it is refused at once (docs/adr/0007). Where versions of Spark differ, `versions` knows how.
 """
 
 from collections.abc import Mapping
@@ -24,8 +22,8 @@ from pyspark.sql.types import StructType
 from cutwater.errors import SessionError
 from cutwater.spark.jvm.callbacks import secure
 from cutwater.spark.jvm.parquet import ParquetFiles
-from cutwater.spark.session.requirements import PYSPARK, is_supported
-from cutwater.spark.session.session import NEEDED
+from cutwater.spark.session.session import needed_settings
+from cutwater.spark.versions import SparkVersion, require_version
 
 POOL: Final = "spark.scheduler.pool"
 """The local property that names the scheduler pool of a step's jobs: each step has its own."""
@@ -36,9 +34,8 @@ ADMISSION_INTERFACE: Final = (
     "org.apache.spark.sql.connector.read.streaming.SupportsTriggerAvailableNow"
 )
 
-_RUNTIME: Final = "org.apache.spark.sql.execution.streaming.runtime"
 _READS_ONCE: Final = "SingleBatchExecutor"
-_WATERMARKS: Final = f"{_RUNTIME}.WatermarkTracker"
+_WATERMARKS: Final = "WatermarkTracker"
 _WATERMARK_FIELD: Final = "operatorToWatermarkMap"
 _FILES: Final = "org.apache.spark.sql.execution.datasources"
 _CATALYST: Final = "org.apache.spark.sql.catalyst"
@@ -74,27 +71,48 @@ class Internals:
         self.jvm: Any = spark._jvm
         self.session: Any = spark._jsparkSession
 
+    @cached_property
+    def version(self) -> SparkVersion:
+        """What is particular to this version of Spark.
+
+        Raises:
+            SessionError: If no pipeline runs on it.
+        """
+        return require_version(self.spark.version)
+
     def self_check(self) -> None:
         """Look up every class that is called or set by its name.
 
         Raises:
-            SessionError: If this is not the Spark version that is tested, or a class is missing.
+            SessionError: If no pipeline runs on this version of Spark, or something is missing.
         """
-        if not is_supported(self.spark.version):
+        missing = [name for name in self._class_names() if not self._has_class(name)]
+        if not missing:
+            tracker = f"{self.version.runtime}.{_WATERMARKS}"
+            fields = self.jvm.java.lang.Class.forName(tracker).getDeclaredFields()
+            if _WATERMARK_FIELD not in {field.getName() for field in fields}:
+                missing.append(f"{tracker}.{_WATERMARK_FIELD}")
+        if missing:
             message = (
-                f"This is Spark {self.spark.version}, and pipelines run on Spark {PYSPARK}: "
-                "start the session with one of those."
+                f"Spark {self.spark.version} here has no {', no '.join(missing)}, which pipelines "
+                "need: start the session with the Spark that Apache publishes, unchanged."
             )
             raise SessionError(message)
-        for name in (
+        if isinstance(self.jvm.org.apache.spark.sql.classic.Dataset, JavaPackage):
+            message = "The session's JVM cannot be reached from Python."
+            raise SessionError(message)
+
+    def _class_names(self) -> tuple[str, ...]:
+        runtime = self.version.runtime
+        return (
             SOURCE_INTERFACE,
             ADMISSION_INTERFACE,
             SINK_INTERFACE,
-            f"{_RUNTIME}.StreamingExecutionRelation",
-            f"{_RUNTIME}.SerializedOffset",
-            f"{_RUNTIME}.MicroBatchExecution",
-            f"{_RUNTIME}.{_READS_ONCE}",
-            _WATERMARKS,
+            f"{runtime}.StreamingExecutionRelation",
+            f"{runtime}.SerializedOffset",
+            f"{runtime}.MicroBatchExecution",
+            f"{runtime}.{_READS_ONCE}",
+            f"{runtime}.{_WATERMARKS}",
             f"{_FILES}.LogicalRelation",
             f"{_FILES}.HadoopFsRelation",
             f"{_FILES}.InMemoryFileIndex",
@@ -112,30 +130,22 @@ class Internals:
             f"{_CATALYST}.analysis.UnsupportedOperationChecker",
             f"{_CATALYST}.optimizer.ColumnPruning",
             f"{_CATALYST}.streaming.InternalOutputModes",
-            *(name for key, name in NEEDED.items() if key.endswith("Class")),
-        ):
-            try:
-                self.jvm.java.lang.Class.forName(name)
-            except Py4JError as error:
-                message = (
-                    f"Spark {self.spark.version} here has no class {name}, which pipelines need: "
-                    "start the session with the Spark that Apache publishes, unchanged."
-                )
-                raise SessionError(message) from error
-        tracker = self.jvm.java.lang.Class.forName(_WATERMARKS)
-        if _WATERMARK_FIELD not in {field.getName() for field in tracker.getDeclaredFields()}:
-            message = (
-                f"{_WATERMARKS} of this Spark has no {_WATERMARK_FIELD}, which restarts need: "
-                "start the session with the Spark that Apache publishes, unchanged."
-            )
-            raise SessionError(message)
-        if isinstance(self.jvm.org.apache.spark.sql.classic.Dataset, JavaPackage):
-            message = "The session's JVM cannot be reached from Python."
-            raise SessionError(message)
+            *(name for key, name in needed_settings(self.version).items() if key.endswith("Class")),
+        )
+
+    def _has_class(self, name: str) -> bool:
+        try:
+            self.jvm.java.lang.Class.forName(name)
+        except Py4JError:
+            return False
+        return True
 
     @cached_property
     def _runtime(self) -> Any:
-        return self.jvm.org.apache.spark.sql.execution.streaming.runtime
+        package = self.jvm
+        for name in self.version.runtime.split("."):
+            package = getattr(package, name)
+        return package
 
     @staticmethod
     def scala_object(package: Any, name: str) -> Any:
@@ -199,10 +209,11 @@ class Internals:
             if query.available_now
             else triggers.ProcessingTime(int(query.trigger_ms or 0))
         )
+        # The name of the sink, which only Spark's own sink evolution uses.
+        sink_name = (self.none,) if self.version.names_sinks else ()
         java = manager.startQuery(
             self.some(query.title),
-            # The name of the sink, which only Spark's own sink evolution uses.
-            self.some(None),
+            *sink_name,
             self.some(query.checkpoint),
             query.frame._jdf,
             self.no_options,

@@ -30,7 +30,7 @@ class _Scanning(NamedTuple):
 
     sources: Any
     sequences: Any
-    anything: Any
+    anything: tuple[Any, ...]
     index: Any
     cache: Any
     relation: Any
@@ -96,7 +96,13 @@ class ParquetFiles:
         """
         known = self._scanning
         paths = known.sources.checkAndGlobPathIfNecessary(
-            known.sequences.toSeq(list(files)), self._hadoop, False, False, 1, False, known.anything
+            known.sequences.toSeq(list(files)),
+            self._hadoop,
+            False,
+            False,
+            1,
+            False,
+            *known.anything,
         )
         index = known.index(
             self._known.session,
@@ -134,10 +140,12 @@ class ParquetFiles:
     @cached_property
     def _scanning(self) -> "_Scanning":
         sources = self._known.scala_object(self._files, "DataSource")
+        default = "checkAndGlobPathIfNecessary$default$7"
+        selective = self._known.version.globs_selectively
         return _Scanning(
             sources=sources,
             sequences=self._known.jvm.PythonUtils,
-            anything=getattr(sources, "checkAndGlobPathIfNecessary$default$7")(),
+            anything=(getattr(sources, default)(),) if selective else (),
             index=self._files.InMemoryFileIndex,
             cache=self._known.scala_object(self._files, "NoopCache"),
             relation=self._files.HadoopFsRelation,

@@ -1,6 +1,5 @@
-"""What a pipeline requires of Spark: a supported version, and a classic session.
+"""What a pipeline requires of Spark besides its version: a classic session.
 
-Only the Spark version that all tests run on is supported, because channels use Spark's internals.
 Spark Connect is refused before pyspark's builder runs: the builder would connect to a server, start
 one, or fail with Spark's own message about a missing package. This module does not import pyspark,
 so `cutwater doctor` can use it where pyspark is not installed.
@@ -12,22 +11,10 @@ from typing import Final
 
 from cutwater.errors import SessionError
 
-_FROM: Final = (4, 3)
-_BELOW: Final = (4, 4)
-
-PYSPARK: Final = ">=4.3,<4.4"
-"""The version range that pyproject.toml gives for pyspark."""
-
 _PRESENT: Final = ("SPARK_REMOTE", "SPARK_CONNECT_MODE_ENABLED")
 """Variables that request Spark Connect as soon as they are set, even to an empty value."""
 
 _API_MODE: Final = "spark.api.mode"
-
-
-def is_supported(version: str) -> bool:
-    """Return whether a pipeline can run on a Spark version such as `4.3.0`."""
-    numbers = tuple(int(part) for part in version.split(".")[:2])
-    return _FROM <= numbers < _BELOW
 
 
 def connect_variables() -> tuple[str, ...]:

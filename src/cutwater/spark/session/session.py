@@ -18,6 +18,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any, Final
 
+import pyspark
 from py4j.protocol import Py4JError, Py4JJavaError
 from pyspark import SparkConf, SparkContext, cloudpickle
 from pyspark.errors import PySparkException
@@ -30,36 +31,38 @@ from cutwater.spark.jvm.callbacks import secure
 from cutwater.spark.session.java import cache_directories, make_private, use_java
 from cutwater.spark.session.launch import JAVA_OPTIONS, start_jvm
 from cutwater.spark.session.requirements import refuse_connect
+from cutwater.spark.versions import (
+    FILE_CHECKSUMS,
+    VERSIONS,
+    SparkVersion,
+    has_setting,
+    require_version,
+)
 from cutwater.store.backends.directories import is_file
 
 _STATE: Final = "spark.sql.streaming.stateStore"
 
-NEEDED: Final[Mapping[str, str]] = {
+_NEEDED: Final[Mapping[str, str]] = {
     f"{_STATE}.providerClass": (
         "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
     ),
     f"{_STATE}.checkpointFormatVersion": "2",
     f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
-    "spark.sql.streaming.checkpoint.fileChecksum.enabled": "false",
-    "spark.sql.streaming.checkpointFileManagerClass": (
-        "org.apache.spark.sql.execution.streaming.checkpointing."
-        "FileSystemBasedCheckpointFileManager"
-    ),
+    FILE_CHECKSUMS: "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A batch over many Events names its files one by one: listing them needs no job.
     "spark.sql.sources.parallelPartitionDiscovery.threshold": "100000",
     # A query that does not end must not keep the pipeline from ending.
     "spark.sql.streaming.stopTimeout": "60s",
 }
-"""What every session must have, and what can be set while it runs: `prepare_session` does."""
+"""What every session must have, on every version that has the setting."""
 
 _LOOPBACK: Final[Mapping[str, str]] = {
     "spark.driver.bindAddress": "127.0.0.1",
     "spark.driver.host": "127.0.0.1",
 }
 
-SETTINGS: Final[Mapping[str, str]] = {
-    **NEEDED,
+_OWN: Final[Mapping[str, str]] = {
     # A package of Spark's, if it is installed, makes Connect the default.
     "spark.api.mode": "classic",
     "spark.scheduler.mode": "FAIR",
@@ -73,7 +76,7 @@ SETTINGS: Final[Mapping[str, str]] = {
     "spark.driver.memory": "2g",
     **_LOOPBACK,
 }
-"""The settings of our own session on this machine, but for those that depend on its cores."""
+"""What our own session on this machine has besides, but for what depends on its cores."""
 
 # Which of a query's watermarks applies. Spark keeps the policy with the query's state, so `max` is
 # refused for every pipeline: after a change of code the pipeline may be one that loses rows.
@@ -89,7 +92,7 @@ _LOG_OFF: Final = (
     "org.apache.spark.executor.Executor",
     "org.apache.spark.scheduler.TaskSetManager",
     "org.apache.spark.sql.execution.datasources.FileFormatWriter",
-    "org.apache.spark.sql.execution.streaming.runtime.MicroBatchExecution",
+    *sorted({f"{version.runtime}.MicroBatchExecution" for version in VERSIONS}),
     "org.apache.spark.util.Utils",
 )
 _LOG_SETTINGS: Final = """\
@@ -109,6 +112,18 @@ appender.stderr.layout.pattern = %d{HH:mm:ss} Spark %p %c{1}: %m%n%ex{1}
 )
 
 
+def needed_settings(version: SparkVersion) -> dict[str, str]:
+    """Return what every session must have, and what can be set while it runs."""
+    manager = f"{version.checkpointing}.FileSystemBasedCheckpointFileManager"
+    found = {"spark.sql.streaming.checkpointFileManagerClass": manager, **_NEEDED}
+    return {key: value for key, value in found.items() if has_setting(version, key)}
+
+
+def own_settings(version: SparkVersion) -> dict[str, str]:
+    """Return the settings of our own session on this machine, but for its cores."""
+    return {**needed_settings(version), **_OWN}
+
+
 def embedded_session(
     master: str = MASTER_DEFAULT,
     *,
@@ -125,12 +140,14 @@ def embedded_session(
         conf: The user's settings; they take precedence.
 
     Raises:
-        SessionError: If Spark Connect is requested, there is no Java, or Spark does not start;
-            with the reason.
+        SessionError: If Spark Connect is requested, pyspark has another version than those that
+            are supported, there is no Java, or Spark does not start; with the reason.
     """
     refuse_connect(master, conf or {})
     cores = _local_cores(master)
-    settings = {key: SETTINGS[key] for key in SETTINGS if cores or key not in _LOOPBACK}
+    # Of pyspark, whose JVM it starts; `prepare_session` goes by the version of the JVM.
+    own = own_settings(require_version(pyspark.__version__))
+    settings = {key: value for key, value in own.items() if cores or key not in _LOOPBACK}
     if cores:
         settings[_PARTITIONS] = str(cores)
         os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
@@ -199,8 +216,8 @@ def check_session(spark: SparkSession) -> tuple[str, ...]:
 def prepare_session(spark: SparkSession) -> tuple[str, ...]:
     """Prepare a running session for a pipeline.
 
-    Sets what is `NEEDED`, a number of shuffle partitions that fits the cores if none was chosen,
-    and turns Hadoop's local checksums off. Can be called again at any time.
+    Sets the `needed_settings` and a number of shuffle partitions that fits the cores if none was
+    chosen, and turns Hadoop's local checksums off. Can be called again at any time.
 
     Returns:
         What `check_session` found that can no longer be changed.
@@ -209,7 +226,7 @@ def prepare_session(spark: SparkSession) -> tuple[str, ...]:
         SessionError: If no pipeline can run in it.
     """
     warnings = check_session(spark)
-    for key, value in NEEDED.items():
+    for key, value in needed_settings(require_version(spark.version)).items():
         if spark.conf.get(key, None) != value:
             spark.conf.set(key, value)
     context = spark.sparkContext

@@ -4,9 +4,11 @@ import json
 import os
 import shutil
 from collections.abc import Callable, Mapping
+from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, cast
+from zipfile import ZipFile
 
 import pytest
 from tests.golden.archives import unpacked
@@ -236,6 +238,29 @@ def test_all_that_is_wrong_is_said_at_once(query: Path) -> None:
         "keeps no state",
     ):
         assert words in text
+
+
+@pytest.mark.parametrize(
+    ("spark", "mark", "refused"),
+    [("4.0.5", "v2", False), ("4.1.4", "v2", True), ("4.3.0", "v2", True), ("4.3.0", "v1", False)],
+)
+def test_snapshots_that_a_later_spark_cannot_read_are_refused(
+    tmp_path: Path, spark: str, mark: str, refused: bool
+) -> None:
+    query = unpacked("rocksdb-1-transformWithState", tmp_path)
+    for snapshot in query.rglob("*.zip"):
+        with ZipFile(snapshot) as archive:
+            parts = {name: archive.read(name) for name in archive.namelist()}
+        parts["metadata"] = mark.encode() + b"\n" + parts["metadata"].partition(b"\n")[2]
+        with ZipFile(snapshot, "w") as archive:
+            for name, data in parts.items():
+                archive.writestr(name, data)
+    operators = (OperatorIdentity("TransformWithStateInPySpark"),)
+    totals = form(identity=StepIdentity(operators=operators, spark=spark))
+    words = f"marked v2, which Spark {spark} cannot read"
+
+    with pytest.raises(AdoptionRefused, match=words) if refused else nullcontext():
+        examined(query, totals=totals)
 
 
 def test_a_number_of_partitions_that_the_state_does_not_have_is_refused(query: Path) -> None:

@@ -10,6 +10,7 @@ from cutwater.protocol.evolution.identity import (
     OperatorIdentity,
     StepIdentity,
     columns_missing,
+    runs_on_older_spark,
     state_differences,
 )
 
@@ -65,10 +66,6 @@ def test_the_same_step_can_use_its_state() -> None:
             replace(STATEFUL, partitions=4),
             "requests 4 partitions, and its state has 8",
         ),
-        (
-            replace(STATEFUL, spark="4.2.1"),
-            "runs on Spark 4.2.1, which is older than the 4.3.0 that wrote its state",
-        ),
     ],
 )
 def test_state_that_means_something_else_is_not_used(now: StepIdentity, reason: str) -> None:
@@ -117,12 +114,18 @@ def test_the_sides_of_a_join_cannot_change_places() -> None:
 )
 def test_what_does_not_concern_state_may_change(now: StepIdentity) -> None:
     assert state_differences(STATEFUL, now) == ()
+    assert not runs_on_older_spark(STATEFUL, now)
+
+
+def test_state_of_a_newer_spark_is_known() -> None:
+    assert runs_on_older_spark(STATEFUL, replace(STATEFUL, spark="4.2.9"))
 
 
 def test_a_step_without_state_may_run_anywhere() -> None:
-    then = StepIdentity(partitions=8, spark="4.3.0")
+    then, now = StepIdentity(partitions=8, spark="4.3.0"), StepIdentity(partitions=4, spark="4.1.0")
 
-    assert state_differences(then, StepIdentity(partitions=4, spark="4.1.0")) == ()
+    assert state_differences(then, now) == ()
+    assert not runs_on_older_spark(then, now)
 
 
 def test_columns_that_old_rows_lack_are_named_with_their_types() -> None:

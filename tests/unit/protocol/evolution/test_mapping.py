@@ -522,6 +522,17 @@ def test_an_empty_step_cannot_begin_in_the_middle_of_a_source() -> None:
     assert not anew.queries
 
 
+def test_state_does_not_go_back_to_an_older_spark() -> None:
+    older = {"totals": replace(CHAINED["totals"], spark="4.2.1")}
+
+    assert refusal(mapped(CHAINED, older)) == (
+        "step totals runs on Spark 4.2.1, which is older than the 4.3.0 that wrote its state. Run "
+        "it on Spark 4.3.0 or newer, or rewind to a checkpoint that an older Spark wrote."
+    )
+    assert not mapped(older, CHAINED).refusals
+    assert not mapped(never_ran(CHAINED, "totals"), older).refusals
+
+
 def test_the_number_of_partitions_is_that_of_the_state() -> None:
     now = {"totals": replace(CHAINED["totals"], partitions=None)}
 

@@ -1,21 +1,14 @@
 """What a session must be: a classic one, not Spark Connect, of the version that is tested."""
 
 import re
-import tomllib
-from pathlib import Path
 
 import pytest
 
 from cutwater.errors import SessionError
-from cutwater.spark.session.requirements import (
-    PYSPARK,
-    connect_variables,
-    is_supported,
-    refuse_connect,
-)
-from cutwater.spark.session.session import SETTINGS, embedded_session
+from cutwater.spark.session.requirements import connect_variables, refuse_connect
+from cutwater.spark.session.session import embedded_session, own_settings
+from cutwater.spark.versions import VERSIONS
 
-ROOT = Path(__file__).parents[4]
 SENTENCE = "A pipeline needs a classic session, not one of Spark Connect: start it without {}."
 VARIABLES = (
     *("SPARK_REMOTE", "SPARK_API_MODE"),
@@ -75,31 +68,4 @@ def test_a_classic_session_is_nobodys_business(monkeypatch: pytest.MonkeyPatch) 
 
     assert connect_variables() == ()
     refuse_connect("spark://host:7077", {"spark.api.mode": "classic"})
-    assert SETTINGS["spark.api.mode"] == "classic"
-
-
-@pytest.mark.parametrize(
-    ("version", "works"),
-    [
-        ("4.2.9", False),
-        ("4.3.0", True),
-        ("4.3.1-amzn-0", True),
-        ("4.4.0", False),
-        ("5.3.0", False),
-    ],
-)
-def test_only_the_tested_version_is_let_in(version: str, works: bool) -> None:
-    assert is_supported(version) is works
-
-
-def test_what_is_installed_with_cutwater_and_what_is_tested_is_let_in() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
-    tested = [
-        line.removeprefix("pyspark==")
-        for line in (ROOT / "constraints.txt").read_text().splitlines()
-        if line.startswith("pyspark==")
-    ]
-
-    assert f"pyspark{PYSPARK}" in project["project"]["dependencies"]
-    assert PYSPARK == ">=4.3,<4.4"
-    assert [is_supported(text) for text in tested] == [True]
+    assert {own_settings(one)["spark.api.mode"] for one in VERSIONS} == {"classic"}
