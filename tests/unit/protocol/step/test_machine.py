@@ -239,6 +239,17 @@ def test_a_snapshot_is_of_the_last_appended_batch_and_waits_for_its_commit() -> 
     assert (uploaded(commands).batch, uploaded(commands).output) == (1, place(2))
 
 
+def test_a_step_says_while_an_attempt_waits_for_a_commit() -> None:
+    step = source_step()
+    tell(step, appended(0), committed(0), appended(1), Announced(barrier(1)))
+    waits = [step.awaits_commit]
+    for event_ in (Poll(), committed(1)):
+        tell(step, event_)
+        waits.append(step.awaits_commit)
+
+    assert waits == [False, True, False]
+
+
 def test_a_batch_that_was_still_computing_comes_behind_the_barrier() -> None:
     """Rule F1: the critical section decides, not the clock."""
     step = source_step()

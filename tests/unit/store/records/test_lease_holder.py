@@ -117,6 +117,19 @@ def test_a_lease_that_is_damaged_meanwhile_is_written_anew() -> None:
     assert ended.released
 
 
+def test_a_heartbeat_that_never_started_can_be_stopped() -> None:
+    backend = MemoryBackend()
+    leases = Leases(backend, PIPELINE)
+    lease = take_lease(backend, PIPELINE, "orders", takeover=False)
+    leases.beat(lease)
+
+    Heartbeat(leases, lease).stop()
+
+    ended = leases.read()
+    assert ended is not None
+    assert ended.released
+
+
 def test_a_stale_lease_is_taken_over() -> None:
     backend = MemoryBackend()
     Leases(backend, PIPELINE).beat(theirs(STALE_MS))
