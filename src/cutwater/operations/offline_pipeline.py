@@ -13,7 +13,7 @@ from cutwater.protocol.cut import Cut
 from cutwater.protocol.decisions import Decision, LogView
 from cutwater.sinks.base import IdentifiedSink, OpenSink
 from cutwater.sinks.registry import reopen
-from cutwater.store.backends.backend import Backend
+from cutwater.store.backends.backend import Backend, each
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify
 from cutwater.store.records.targets import IDENTITY, SinkTargets, StoredTarget
@@ -97,9 +97,9 @@ def check_objects_stay(pipeline: str, store: PipelineStore, target: Candidate) -
     cut = target.cut
     if cut is None:
         return
-    blobs = store.blobs(cut.generation)
-    for ref in sorted({ref for snapshot in cut.snapshots.values() for ref in snapshot.blobs}):
-        problem = blobs.absence(ref)
+    refs = sorted({ref for snapshot in cut.snapshots.values() for ref in snapshot.blobs})
+    problems = each(store.backend, store.blobs(cut.generation).absence, refs)
+    for ref, problem in zip(refs, problems, strict=True):
         if problem is not None:
             reason = f"{target.title} is no longer kept: {ref.name}: {problem}"
             raise MoveRefused(pipeline, reason)

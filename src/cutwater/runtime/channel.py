@@ -267,9 +267,13 @@ class Channel:
     # -- freeing
 
     def protect(self, checkpoint_id: CheckpointId, reader: ReaderId, start: Place) -> None:
-        """Keep Events from `start` on while an attempt records or uploads them."""
+        """Keep Events from `start` on while an attempt records or uploads them.
+
+        The reader gets a notice: Events that are here already count for the size of a recording.
+        """
         with self._lock:
             self._log.protect(checkpoint_id, reader, start)
+        self._on_control(self.id)
 
     def unprotect(self, checkpoint_id: CheckpointId, reader: ReaderId) -> None:
         """End the protection of one attempt."""

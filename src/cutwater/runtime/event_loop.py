@@ -41,8 +41,11 @@ _LOOK_MS: Final = 500
 _PAUSE_MS: Final = 20
 """The min time between two deadlines: they must not starve the inbox."""
 
+_OVERDUE_MS: Final = 100
+"""How often a step is reminded of an alignment timeout that has passed."""
+
 _FIRST_BATCH_MS: Final = 100
-"""How exactly the report of a recovery knows when the first batch was finished."""
+"""How often the loop looks for the first batch of a generation, for the report of a recovery."""
 
 _HEALTH_MS: Final = 2_000
 """How often the loop checks that queries are alive: one call into the JVM each. A failure inside a
@@ -191,8 +194,10 @@ class Generation:
             times.append(self._woken_ms + _FIRST_BATCH_MS)
         if self._coordinator.wake_at_ms is not None:
             times.append(self._coordinator.wake_at_ms)
+        # A deadline may be over and have no effect yet: the backlog is too large to overtake.
+        earliest_ms = self._woken_ms + _OVERDUE_MS
         times += [
-            deadline_ms
+            max(deadline_ms, earliest_ms)
             for step in self.built.steps.values()
             if (deadline_ms := step.deadline_ms) is not None
         ]
@@ -246,7 +251,7 @@ class Generation:
         still, self._batches = batches == self._batches, batches
         idle = still and not any(step.busy for step in self.built.steps.values())
         drained = self._output_waits and idle and not self.built.has_backlog
-        self._coordinate(events.Drained(drained, now_ms))
+        self._coordinate(events.Drained(drained, self._clock.now_ms()))
 
     @property
     def _output_waits(self) -> bool:

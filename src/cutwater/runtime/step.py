@@ -290,11 +290,16 @@ class RunningStep(ABC):
     # -- what the generation's loop does
 
     def poll(self) -> None:
-        """Let a source emit a waiting barrier; a batch that is being computed comes after it."""
-        if self.machine.barrier_waiting:
-            with self.lock:
-                if not self.machine.finished:
-                    self.tell(Poll())
+        """Let a source emit its waiting barriers; a batch that is being computed comes after."""
+        injector = self.machine.injector
+        if injector is None or not self.machine.barrier_waiting:
+            return
+        with self.lock:
+            waiting = 0
+            # Until none is left, or the source cannot emit one before its first batch.
+            while injector.waiting not in {0, waiting} and not self.machine.finished:
+                waiting = injector.waiting
+                self.tell(Poll())
 
     def notice(self) -> None:
         """Pass new control messages on the inputs to the aligner."""
@@ -318,10 +323,7 @@ class RunningStep(ABC):
     def deadline_ms(self) -> int | None:
         """When the alignment timeout of a held barrier ends; None if no barrier is held."""
         aligner = self.machine.aligner
-        if aligner is None:
-            return None
-        with self.lock:
-            return aligner.deadline_ms
+        return None if aligner is None else aligner.deadline_ms
 
     def try_to_end(self) -> bool:
         """End the step if no more input will follow; return whether it ended now."""

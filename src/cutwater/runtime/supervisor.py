@@ -86,6 +86,7 @@ class Supervisor:
         self._named_lock = tasks.lock()
         self._generation: Generation | None = None
         self._lifecycle = Lifecycle()
+        self._lifecycle_lock = tasks.lock()
         self._detail = ""
         self._restarts = 0
         self._failures_ms: deque[int] = deque(maxlen=_FAILURES_KEPT)
@@ -307,8 +308,9 @@ class Supervisor:
 
     def _move(self, trigger: RunTrigger, detail: str = "") -> None:
         """Follow a trigger, and log the new state."""
-        self._lifecycle.move(trigger)
-        self._note_state(detail)
+        with self._lifecycle_lock:
+            self._lifecycle.move(trigger)
+            self._note_state(detail)
 
     def _note_state(self, detail: str = "") -> None:
         self._detail, state = detail, self._lifecycle.state.value
@@ -335,8 +337,9 @@ class Supervisor:
 
     def stop(self, *, checkpoint: bool) -> None:
         """Request a stop; does not wait for it."""
-        if self._lifecycle.stop(saves=checkpoint):
-            self._note_state()
+        with self._lifecycle_lock:
+            if self._lifecycle.stop(saves=checkpoint):
+                self._note_state()
         self._wake.set()
         if self._generation is not None:
             last = CheckpointRequest(is_last=True) if checkpoint else None
@@ -356,8 +359,9 @@ class Supervisor:
         request = replace(request, is_last=True)
 
         def ask(generation: Generation) -> None:
-            if self._lifecycle.move(RunTrigger.STOP):
-                self._note_state()
+            with self._lifecycle_lock:
+                if self._lifecycle.move(RunTrigger.STOP):
+                    self._note_state()
             generation.ask_to_stop(request, insists=True)
 
         report = self._ask(request, timeout_s, ask)
@@ -367,8 +371,9 @@ class Supervisor:
 
     def _resume(self) -> None:
         """Return to running: the checkpoint to stop with failed."""
-        if self._lifecycle.move(RunTrigger.RESUME):
-            self._note_state()
+        with self._lifecycle_lock:
+            if self._lifecycle.move(RunTrigger.RESUME):
+                self._note_state()
 
     def wait_for_end(self, timeout_s: float | None) -> bool:
         """Wait until the pipeline has ended; return whether it has."""

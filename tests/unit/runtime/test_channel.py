@@ -1,6 +1,6 @@
 """What a channel keeps on disk while nothing but barriers goes through it."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -85,3 +85,24 @@ def test_an_event_that_somebody_needs_keeps_the_barriers_behind_it(channel: Chan
     channel.settle(SLOW)
 
     assert kept(channel) == [100]
+
+
+def test_a_reader_gets_a_notice_of_what_is_recorded_and_of_nothing_else(tmp_path: Path) -> None:
+    noticed: list[ChannelId] = []
+    log = ChannelLog(CHANNEL, {FAST: START, SLOW: START})
+    channel = Channel(log, tmp_path, FORM, Bound(100, 10**9), noticed.append)
+    seen = []
+    acts: tuple[Callable[[], None], ...] = (
+        lambda: channel.append(Event(BatchId(0), 1, 10, ("b0/rows",))),
+        lambda: channel.protect(CheckpointId(1), FAST, START),
+        lambda: channel.append(Event(BatchId(1), 1, 10, ("b1/rows",))),
+        lambda: channel.unprotect(CheckpointId(1), FAST),
+        lambda: channel.append(Event(BatchId(2), 1, 10, ("b2/rows",))),
+        lambda: barrier(channel, 1),
+    )
+    for act in acts:
+        act()
+        seen.append(len(noticed))
+    channel.close()
+
+    assert seen == [0, 1, 2, 2, 2, 3]

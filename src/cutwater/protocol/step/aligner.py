@@ -388,8 +388,11 @@ class Aligner:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the alignment timeout of the oldest held attempt ends, for the caller's timer."""
-        for attempt in self._attempts.values():
+        """When the alignment timeout of the oldest held attempt ends, for the caller's timer.
+
+        May be read from any thread: it reads a copy, which may be one event old.
+        """
+        for attempt in tuple(self._attempts.values()):
             if attempt.state is events.AlignmentState.ALIGNING:
                 if attempt.places and self._may_overtake(attempt.barrier):
                     return attempt.barrier.started_at_ms + self._options.alignment_timeout_ms

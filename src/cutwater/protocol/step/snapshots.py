@@ -41,8 +41,8 @@ class SnapshotBook:
 
     @property
     def awaits_commit(self) -> bool:
-        """Whether a snapshot waits for the commit of its batch."""
-        return any(not pending.committed for pending in self._pending.values())
+        """Whether a snapshot waits for the commit of its batch. May be read from any thread."""
+        return any(not pending.committed for pending in tuple(self._pending.values()))
 
     def note(self, snapshot: StepSnapshot, *, committed: bool, captured: bool) -> Commands:
         """Add a snapshot.
