@@ -2,8 +2,8 @@
 
 `run_batch` calls a pipeline's functions on plain DataFrames, for unit tests of what a user writes;
 `cutwater.testing.fixtures` has a Spark session for pytest. `SinkContract` checks a sink of your own
-(docs/how-to/write-a-sink.md). `cutwater.testing.simulation` runs the
-protocol in a world of faults, driven by a seed.
+(docs/how-to/write-a-sink.md). `cutwater.testing.simulation` runs the driver in a world of faults,
+driven by a seed.
 """
 
 __all__ = ["SinkContract", "run_batch"]

@@ -1,4 +1,4 @@
-"""A backend in memory: for tests, the simulator and dry runs. Nothing outlives the process.
+"""A backend in memory: for tests and dry runs. Nothing outlives the process.
 
 It is as strict as the other backends, so that code that works on it works on them: paths are
 checked, and no path is both an object and a prefix.

@@ -1,7 +1,7 @@
 """Named mutations of the protocol, to prove that the simulator detects them.
 
-Each breaks one rule on purpose, in the real code where the rule lives there, in the simulated
-runtime where it concerns effects. A test runs the simulator with each and expects a verdict within
+Each breaks one rule on purpose: in the protocol, the driver, the store, or in a simulated engine or
+table where the rule concerns what real ones do. A test runs the simulator with each and expects a verdict within
 500 seeds. A mutation that is not detected means that the simulator is too weak.
 """
 
