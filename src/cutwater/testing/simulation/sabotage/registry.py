@@ -1,8 +1,8 @@
 """Named mutations of the protocol, to prove that the simulator detects them.
 
 Each breaks one rule on purpose: in the protocol, the driver, the store, or in a simulated engine or
-table where the rule concerns what real ones do. A test runs the simulator with each and expects a verdict within
-500 seeds. A mutation that is not detected means that the simulator is too weak.
+table where the rule concerns what real ones do. A test runs the simulator with each and expects a
+verdict within 500 seeds. A mutation that is not detected means that the simulator is too weak.
 """
 
 from collections.abc import Callable, Iterator
