@@ -31,7 +31,7 @@ def test_a_running_pipeline_is_operated_through_its_store(
     refused = operate(tmp_path, "checkpoints", "prune", "union", "--keep", "1", "--yes")
     with monkeypatch.context() as patched:
         patched.setattr(Blobs, "store_tree", refuse)
-        with pytest.raises(RunError, match=r"goes on.*could not store its snapshot"):
+        with pytest.raises(RunError, match=r"keeps running.*could not store its snapshot"):
             running.stop(savepoint="last")
     still = running.status().state
     may_store = threading.Event()

@@ -24,7 +24,7 @@ from cutwater.protocol.messages import START, Event, Place
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.showing import grant_shows
 from cutwater.protocol.step.aligner_events import BarrierSeen
-from cutwater.protocol.step.events import BatchAppended, StepCommand, StepEvent
+from cutwater.protocol.step.events import BatchAppended, EndReached, StepCommand, StepEvent
 from cutwater.protocol.step.machine import Step
 from cutwater.protocol.step.snapshots import Restored
 from cutwater.protocol.topology import StepSpec
@@ -459,6 +459,8 @@ class SimulatedStep(RunningStep):
         super().tell(event)
         if isinstance(event, BarrierSeen):
             world.judge(lambda: world.checkers.barrier_seen(self, event))
+        if isinstance(event, EndReached) and self.spec.is_source and not self.is_at_end:
+            world.history.object(f"{self.name} has ended without all its input")
 
     def _carry_out(self, command: StepCommand) -> None:
         self.process.world.trace(self.process, f"{self.spec.step} !", command)
