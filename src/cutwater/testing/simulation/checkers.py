@@ -283,7 +283,12 @@ class Checkers:
         last_ms = self.gave_rows_at_ms.get(cut.generation)
         early = last_ms is not None and cut.started_at_ms < last_ms + options.every_ms
         where = f"checkpoint {cut.checkpoint_id}, {options.every_ms} ms between commits"
-        drained = any(cut.checkpoint_id in process.last_attempts for process in world.processes)
+        # Another process may have tried the same number in vain.
+        drained = any(
+            cut.checkpoint_id in process.last_attempts
+            for process in world.processes
+            if process.generation == cut.generation
+        )
         sources = [cut.snapshots[StepId(name)] for name in world.shape.sources()]
         ends = drained or cut.kind is not CheckpointKind.CHECKPOINT
         ends = ends or all(source.finished for source in sources)
