@@ -33,21 +33,8 @@ class Lock(Protocol):
         ...
 
 
-class Condition(Protocol):
+class Condition(Lock, Protocol):
     """A lock whose holder can wait until another task changes what the lock protects."""
-
-    def __enter__(self) -> bool:
-        """Take the lock, and wait for it if necessary."""
-        ...
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        """Release the lock."""
-        ...
 
     def wait(self, timeout: float | None = None) -> bool:
         """Wait until notified; return whether that was before the timeout, in seconds."""

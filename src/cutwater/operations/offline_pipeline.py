@@ -9,8 +9,7 @@ from dataclasses import dataclass, field, replace
 from cutwater.errors import ConfigError, MoveRefused, SinkError
 from cutwater.ids import SinkId
 from cutwater.operations.rewind.target import Candidate
-from cutwater.protocol.cut import Cut
-from cutwater.protocol.decisions import Decision, LogView
+from cutwater.protocol.decisions import LogView
 from cutwater.sinks.base import IdentifiedSink, OpenSink
 from cutwater.sinks.registry import reopen
 from cutwater.store.backends.backend import Backend, each
@@ -118,8 +117,3 @@ def check_still_there(pipeline: str, store: PipelineStore, target: Candidate) ->
     if store.manifests.find(target.decision) != target.cut:
         reason = f"{target.title} is no longer kept, and was deleted while it was looked at"
         raise MoveRefused(pipeline, reason)
-
-
-def read_cut(store: PipelineStore, decision: Decision) -> Cut | None:
-    """Read a decided manifest; None if it is missing or damaged."""
-    return store.manifests.find(decision)

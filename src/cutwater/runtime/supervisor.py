@@ -312,6 +312,12 @@ class Supervisor:
             self._lifecycle.move(trigger)
             self._note_state(detail)
 
+    def _move_if_possible(self, trigger: RunTrigger) -> None:
+        """Follow a trigger; log nothing if the run has moved on already."""
+        with self._lifecycle_lock:
+            if self._lifecycle.move(trigger):
+                self._note_state()
+
     def _note_state(self, detail: str = "") -> None:
         self._detail, state = detail, self._lifecycle.state.value
         self._event_log.note(
@@ -359,9 +365,7 @@ class Supervisor:
         request = replace(request, is_last=True)
 
         def ask(generation: Generation) -> None:
-            with self._lifecycle_lock:
-                if self._lifecycle.move(RunTrigger.STOP):
-                    self._note_state()
+            self._move_if_possible(RunTrigger.STOP)
             generation.ask_to_stop(request, insists=True)
 
         report = self._ask(request, timeout_s, ask)
@@ -371,9 +375,7 @@ class Supervisor:
 
     def _resume(self) -> None:
         """Return to running: the checkpoint to stop with failed."""
-        with self._lifecycle_lock:
-            if self._lifecycle.move(RunTrigger.RESUME):
-                self._note_state()
+        self._move_if_possible(RunTrigger.RESUME)
 
     def wait_for_end(self, timeout_s: float | None) -> bool:
         """Wait until the pipeline has ended; return whether it has."""

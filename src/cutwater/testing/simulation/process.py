@@ -21,7 +21,7 @@ from cutwater.errors import (
     SinkError,
     TargetBehind,
 )
-from cutwater.ids import CheckpointId, Generation
+from cutwater.ids import CheckpointId, Generation, SinkId
 from cutwater.operations.offline_pipeline import OfflinePipeline
 from cutwater.operations.rewind.rewind import find_target, perform
 from cutwater.protocol.checkpoint import events
@@ -35,10 +35,12 @@ from cutwater.runtime.outcome import Outcome
 from cutwater.runtime.reporting.status import CheckpointReport
 from cutwater.runtime.scratch import Scratch
 from cutwater.runtime.supervisor import Supervisor
+from cutwater.sinks.base import OpenSink
 from cutwater.store.backends.directories import try_to_remove_tree
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.lease import hold_pipeline, take_lease
 from cutwater.store.records.requests import AnswerState, Request
+from cutwater.store.records.targets import SinkTargets
 from cutwater.testing.simulation.engine import BatchFailed, SimulatedEngine, SimulatedStep
 from cutwater.testing.simulation.scheduler import SimulatedTasks
 from cutwater.testing.simulation.sinks import open_sink, target_of
@@ -119,6 +121,15 @@ class Process:
         if self._scratch is not None:
             self._scratch.lock.close()
 
+    def _open_sinks(self) -> dict[SinkId, OpenSink]:
+        return {
+            sink: open_sink(table, self.backend, self.switch, self.world.history)
+            for sink, table in self.world.tables.items()
+        }
+
+    def _targets(self) -> SinkTargets:
+        return {sink: target_of(table) for sink, table in self.world.tables.items()}
+
     # -- a driver
 
     def drive(self) -> None:
@@ -132,14 +143,11 @@ class Process:
             plan=world.plan,
             engine=SimulatedEngine(self),
             store=self.store,
-            sinks={
-                sink: open_sink(table, self.backend, self.switch, world.history)
-                for sink, table in world.tables.items()
-            },
+            sinks=self._open_sinks(),
             options=world.options,
             bound=world.bound,
             scratch=self._scratch.path,
-            targets={sink: target_of(table) for sink, table in world.tables.items()},
+            targets=self._targets(),
             clock=clock,
             tasks=self.tasks,
             observe=self._observe,
@@ -256,15 +264,7 @@ class Process:
         """Rewind to an older cut, as an operator would, and exit."""
         world = self.world
         self.is_rewind = True
-        offline = OfflinePipeline(
-            NAME,
-            self.store,
-            {sink: target_of(table) for sink, table in world.tables.items()},
-            {
-                sink: open_sink(table, self.backend, self.switch, world.history)
-                for sink, table in world.tables.items()
-            },
-        )
+        offline = OfflinePipeline(NAME, self.store, self._targets(), self._open_sinks())
         with hold_pipeline(
             self.backend,
             world.pipeline,

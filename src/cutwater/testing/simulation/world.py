@@ -16,7 +16,6 @@ from typing import Final
 
 from cutwater.errors import NotFound
 from cutwater.ids import PipelineId, SinkId, StepId
-from cutwater.operations.offline_pipeline import read_cut
 from cutwater.protocol.channel_log import Bound
 from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.decisions import Decision
@@ -429,7 +428,7 @@ class World:
 
     def read_cut(self, decision: Decision) -> Cut | None:
         """Read the manifest of a decision; None if it is missing or damaged."""
-        return read_cut(self.judged, decision)
+        return self.judged.manifests.find(decision)
 
     def shown_at(self, decision: Decision) -> Mapping[SinkId, Version | None]:
         """Return what the tables showed at a decision, as far as it is known."""

@@ -6,6 +6,7 @@ See `sabotage` for what they are for.
 # Breaking things from inside, in any way, is what this module is for.
 # ruff: noqa: ANN401, SLF001
 
+from collections.abc import Callable
 from dataclasses import replace
 from typing import Any
 
@@ -96,48 +97,46 @@ def an_aborted_checkpoint_is_decided() -> list[Patch]:
     return [(Generation, "cancel", cancel)]
 
 
+def _answers(change: Callable[[Any], Any]) -> list[Patch]:
+    """Change what effects answer to the coordinator; None for no answer."""
+    original = Effects.__init__
+
+    def init(self: Effects, context: Any, generation: Any, post: Any, failed: Any) -> None:
+        def changed(event: Any) -> None:
+            answer = change(event)
+            if answer is not None:
+                post(answer)
+
+        original(self, context, generation, changed, failed)
+
+    return [(Effects, "__init__", init)]
+
+
 @sabotage("a-full-store-leaves-no-answer", "F15")
 def a_full_store_leaves_no_answer() -> list[Patch]:
     """Give up silently when the store takes no number for an attempt."""
-    post = Effects.__init__
-
-    def init(self: Effects, context: Any, generation: Any, answer: Any, failed: Any) -> None:
-        def posted(event: Any) -> None:
-            if not isinstance(event, events.ReserveFailed):
-                answer(event)
-
-        post(self, context, generation, posted, failed)
-
-    return [(Effects, "__init__", init)]
+    return _answers(lambda event: None if isinstance(event, events.ReserveFailed) else event)
 
 
 @sabotage("a-full-store-has-the-record", "F8")
 def a_full_store_has_the_record() -> list[Patch]:
     """Go on as if a commit were recorded when the store takes no record."""
-    post = Effects.__init__
 
-    def init(self: Effects, context: Any, generation: Any, answer: Any, failed: Any) -> None:
-        def posted(event: Any) -> None:
-            if isinstance(event, events.RecordFailed):
-                event = events.CommitRecorded(event.slot, event.now_ms)
-            answer(event)
+    def change(event: Any) -> Any:
+        if isinstance(event, events.RecordFailed):
+            return events.CommitRecorded(event.slot, event.now_ms)
+        return event
 
-        post(self, context, generation, posted, failed)
-
-    return [(Effects, "__init__", init)]
+    return _answers(change)
 
 
 @sabotage("a-full-store-takes-the-manifest", "I7")
 def a_full_store_takes_the_manifest() -> list[Patch]:
     """Decide a checkpoint whose manifest the store did not take."""
-    post = Effects.__init__
 
-    def init(self: Effects, context: Any, generation: Any, answer: Any, failed: Any) -> None:
-        def posted(event: Any) -> None:
-            if isinstance(event, events.PublishFailed):
-                event = events.Published(event.checkpoint_id, "0" * 64, event.now_ms)
-            answer(event)
+    def change(event: Any) -> Any:
+        if isinstance(event, events.PublishFailed):
+            return events.Published(event.checkpoint_id, "0" * 64, event.now_ms)
+        return event
 
-        post(self, context, generation, posted, failed)
-
-    return [(Effects, "__init__", init)]
+    return _answers(change)
