@@ -1,0 +1,265 @@
+"""A Kafka topic in use by one generation: rows staged as files, written after their decision.
+
+To commit a slot, `Transactions.fence` ends what an older producer left open and keeps it from
+writing. Only then is the progress topic read to its end. If the slot is not there, its rows and its
+progress record are written in one transaction. So a commit can be repeated by any process, any time
+later: what is needed is in the staged files and in Kafka, and nothing in an open transaction.
+
+Rows that would take longer than a third of the transaction's timeout are written in several
+transactions, each with a progress record of how many rows are there: exactly once, in order, and
+not atomic. A version is the slot that was committed last. Kafka cannot remove records, so that a
+restore is possible only if nothing was written since.
+"""
+
+import contextlib
+import threading
+from collections.abc import Collection, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Final
+
+from cutwater.errors import ConfigError, SinkError, Superseded
+from cutwater.ids import BatchId, Generation
+from cutwater.protocol.commit import CommitPermit
+from cutwater.protocol.cut import Committable, Version
+from cutwater.protocol.lost_commit import Found
+from cutwater.sinks.base import FrameRows, RestorePreview, Rows, SinkContext, reason_of
+from cutwater.sinks.kafka.metadata import TopicFacts
+from cutwater.sinks.kafka.progress import Progress, ProgressTopic
+from cutwater.sinks.kafka.records import Record, RecordForm, read_records
+from cutwater.sinks.kafka.settings import KafkaSettings
+from cutwater.sinks.kafka.transactions import ProducerFenced, Transactions
+from cutwater.sinks.staging.formats import Form, StagedOutput
+from cutwater.store.backends.directories import is_file
+from cutwater.store.backends.files import make_lasting
+
+NOTHING: Final[Version] = "0"
+"""The version before the first rows."""
+
+SLOT_HEADER: Final = "cutwater-slot"
+
+_TRIES: Final = 5
+_SHARE: Final = 3
+"""The part of a transaction's timeout after which no more rows are added to it."""
+
+
+class OpenKafkaTopic:
+    """A topic to write to; fills `OpenSink` and most of what is optional there.
+
+    Every method except `problem` raises `SinkError` if it cannot be done now. `commit` and
+    `restore` raise `Superseded` for a slot that was never committed, after a later slot was.
+    """
+
+    def __init__(
+        self,
+        settings: KafkaSettings,
+        form: RecordForm,
+        staging: Path,
+        context: SinkContext,
+        *,
+        progress: str | None,
+        slot_header: bool,
+    ) -> None:
+        """Check that the topic exists; with Spark, create the progress topic if necessary."""
+        self._sink = context.sink
+        self._form = form
+        self._slot_header = slot_header
+        self._budget_s = settings.transaction_s / _SHARE
+        self._lock = threading.Lock()
+        self._has_acted = False
+        self._staged = StagedOutput(staging, context.pipeline, context.sink)
+        try:
+            make_lasting(staging)
+        except OSError as error:
+            reason = f"{staging} cannot be written to: {reason_of(error)}"
+            raise ConfigError("staging", reason) from error
+        self._facts = TopicFacts(settings, context.sink)
+        if form.topic is not None:
+            why = self._facts.problem(form.topic)
+            if why is not None:
+                raise ConfigError("topic", why)
+        self._identity = self._facts.identity(form.topic)
+        own = f"cutwater.{context.pipeline}.{context.sink}"
+        self._progress = ProgressTopic(settings, progress or own, context.pipeline, context.sink)
+        if context.spark is None:
+            # Perhaps for a preview, which creates nothing.
+            self._progress.check()
+        else:
+            self._progress.make()
+        self._transactions = Transactions(settings, own, context.sink)
+
+    @property
+    def identity(self) -> str:
+        return self._identity
+
+    # -- staging
+
+    def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
+        why = self._form.problem(rows.schema)
+        if why is not None:
+            raise ConfigError(f"sink {self._sink}", why)
+        chosen = FrameRows(self._form.select(rows.frame))
+        try:
+            return self._staged.stage(chosen, (generation, batch), Form())
+        except OSError as error:
+            raise SinkError(self._sink, f"cannot stage: {reason_of(error)}") from error
+
+    def problem(self, committable: Committable) -> str | None:
+        differences = (
+            self._staged.difference(blob, self._staged.root / blob.name)
+            for blob in committable.blobs
+        )
+        return next((found for found in differences if found is not None), None)
+
+    # -- committing
+
+    def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
+        """Write the rows of a slot.
+
+        The first slot of a process is written even without rows: a process that was replaced, and
+        is still about to write an older slot, finds this one and does not.
+        """
+        with self._lock:
+            if committables:
+                self._act(permit, committables)
+            elif not self._has_acted:
+                with contextlib.suppress(Superseded):
+                    self._act(permit, ())
+            self._has_acted = True
+        if committables:
+            self._staged.note_committed(committables)
+        return str(permit.slot)
+
+    def restore(self, permit: CommitPermit, version: Version | None) -> Version:
+        """Record the slot if nothing was written since a version; SinkError otherwise."""
+        with self._lock:
+            progress = self._read_alone()
+            if not progress.is_done(permit.slot, self._sink):
+                obstacle = self._look(progress, version).obstacle
+                if obstacle is not None:
+                    raise SinkError(self._sink, obstacle)
+                self._act(permit, ())
+        return str(permit.slot)
+
+    def _act(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
+        """Write what is missing of a slot, transaction by transaction."""
+        fenced = 0
+        while True:
+            progress = self._read_alone()
+            if progress.is_done(permit.slot, self._sink):
+                return
+            files = self._files(committables)
+            written = progress.written_of(permit.slot)
+            try:
+                records = map(partial(self._finish_record, permit), read_records(files, written))
+                conclude = partial(self._conclude, progress, permit)
+                if self._transactions.write(records, conclude, self._budget_s):
+                    # The broker acknowledges a commit before it has marked every partition.
+                    self._progress.wait_for(permit.slot)
+                    return
+            except ProducerFenced:
+                fenced += 1
+                if fenced == _TRIES:
+                    reason = "another process writes to it all the time"
+                    raise SinkError(self._sink, reason) from None
+            except OSError as error:
+                raise SinkError(self._sink, reason_of(error)) from error
+
+    def _read_alone(self) -> Progress:
+        """Keep older producers from writing, then read the progress.
+
+        In this order: what an older producer could still commit is visible when it is read. And a
+        transaction that a dead process left open would hide the end of the topic for as long as
+        its timeout.
+        """
+        self._progress.make()
+        self._transactions.fence()
+        return self._progress.read()
+
+    def _finish_record(self, permit: CommitPermit, record: Record) -> Record:
+        self._facts.require(record.topic)
+        if not self._slot_header:
+            return record
+        header = (SLOT_HEADER, permit.key(self._sink).encode())
+        return record._replace(headers=[*record.headers, header])
+
+    def _conclude(
+        self, progress: Progress, permit: CommitPermit, count: int, is_all: bool
+    ) -> Record:
+        """Return the progress record of a transaction with so many of the missing rows."""
+        rows = progress.written_of(permit.slot) + count
+        change = progress.finish if is_all else progress.advance
+        content = change(permit.slot, rows).pack()
+        return Record(self._progress.name, self._progress.key, content, [], 0)
+
+    def _files(self, committables: Sequence[Committable]) -> list[Path]:
+        """Return the files with rows, in order; the first blob of each batch is the schema."""
+        files = [
+            self._staged.place(blob)
+            for committable in committables
+            for blob in committable.blobs[1:]
+        ]
+        for file in files:
+            if not is_file(file):
+                raise SinkError(self._sink, f"staged rows are gone: {file.name} is missing")
+        return files
+
+    # -- looking
+
+    def newest(self) -> Found:
+        """Look, and keep older producers of this sink from writing."""
+        with self._lock:
+            return _found(self._read_alone())
+
+    def newest_unnoticed(self) -> Found:
+        """Look without `init_transactions`, which would abort a commit of a running pipeline."""
+        with self._lock:
+            return _found(self._progress.read())
+
+    def look_back(self, version: Version | None) -> RestorePreview:
+        with self._lock:
+            return self._look(self._progress.read(), version)
+
+    def _look(self, progress: Progress, version: Version | None) -> RestorePreview:
+        slot = int(version or NOTHING)
+        now = NOTHING if progress.newest is None else str(progress.newest)
+        then = progress.rows_at(slot)
+        if then is None:
+            reason = "Kafka cannot remove records, and it is not known how many were written since"
+            return RestorePreview(now, progress.rows, None, reason)
+        if then == progress.rows:
+            return RestorePreview(now, progress.rows, then)
+        count = progress.rows - then
+        reason = f"Kafka cannot remove the {count} records written to {self._name} since then"
+        way_out = "with --leave-sinks they stay, and what is computed again is written once more"
+        return RestorePreview(now, progress.rows, then, f"{reason}; {way_out}")
+
+    @property
+    def _name(self) -> str:
+        return "its topics" if self._form.topic is None else f"topic {self._form.topic}"
+
+    # -- deleting
+
+    def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
+        try:
+            self._staged.discard(generation, keep)
+        except OSError as error:
+            raise SinkError(self._sink, f"cannot discard: {reason_of(error)}") from error
+
+    def retain(
+        self,
+        generation: Generation,
+        shown: Collection[Version | None],
+        keep: Sequence[Committable],
+    ) -> None:
+        """Delete staged rows that are committed and that no kept checkpoint carries."""
+        del generation, shown
+        try:
+            self._staged.retain(keep)
+        except OSError as error:
+            raise SinkError(self._sink, f"cannot delete staged rows: {reason_of(error)}") from error
+
+
+def _found(progress: Progress) -> Found:
+    slot = progress.newest
+    return Found(slot, NOTHING if slot is None else str(slot))
