@@ -11,16 +11,20 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pyarrow as pa
 import pytest
+from pyarrow import parquet
 from pyspark.errors import StreamingQueryException
 from pyspark.sql import DataFrame, SparkSession
+from tests.spark.kafka_pipelines import newest_cut
 from tests.spark.plain_queries import BEGUN, conf
-from tests.spark.runs import options, run, table, wait_until
+from tests.spark.runs import options, run, starter, table, wait_until
 from typer.testing import CliRunner
 
 from cutwater import CheckpointConfig
 from cutwater.cli.load import load
 from cutwater.cli.main import app
+from cutwater.ids import StepId
 from cutwater.operations.migration.plain_query import trace
 from cutwater.spark.checkpoint_dir.logs import batches
 
@@ -98,6 +102,10 @@ def moment(number: int, row: int) -> datetime:
 def complete(numbers: range) -> list[Row]:
     """Return the windows that are complete after these files, without Spark."""
     found = [row for number in numbers for row in (*orders(number), *refunds(number))]
+    return complete_rows(found)
+
+
+def complete_rows(found: list[tuple[int, int, datetime]]) -> list[Row]:
     until = max(t for _, _, t in found) - timedelta(seconds=DELAY_S)
     sums: dict[tuple[datetime, int], int] = {}
     for k, v, t in found:
@@ -161,7 +169,7 @@ def test_a_plain_query_is_adopted_runs_on_is_ejected_and_goes_on_exactly(
     file.write_text(PIPELINE, encoding="utf-8")
     write(incoming, *range(4))
     target, params = f"{file}:create", {"incoming": str(incoming), "tables": str(tables)}
-    loaded = load(target, params, lambda: spark)
+    loaded = load(target, params, starter(spark))
     windowed = loaded.modules[0].windowed
     before = plain(spark, windowed, incoming, query)
     assert sorted(before) == complete(range(4))
@@ -222,3 +230,115 @@ def test_a_plain_query_is_adopted_runs_on_is_ejected_and_goes_on_exactly(
     assert sorted(before + made + after) == complete(range(10))
     assert after
     assert trace(query) == original
+
+
+SHARED = """
+from pyspark.sql import functions as F
+from cutwater import Pipeline, sinks
+
+
+def read(spark, incoming, kind, files):
+    stream = spark.readStream.schema("k int, v long, t timestamp").format(kind)
+    return stream.option("maxFilesPerTrigger", files).load(incoming)
+
+
+def windowed(orders):
+    minutes = orders.withWatermark("t", "150 seconds").groupBy(F.window("t", "1 minute"), "k")
+    return minutes.agg(F.sum("v").alias("total")).select("window.start", "k", "total")
+
+
+def firsts(valid):
+    return valid.dropDuplicates(["k", "t"]).selectExpr("t AS start", "k", "v AS total")
+
+
+def create(incoming: str, kind: str, tables: str) -> Pipeline:
+    made = Pipeline("sharing")
+    made.source(lambda spark: read(spark, incoming, kind, 1), name="orders")
+    made.view(lambda orders: orders.where("k >= 0"), name="valid")
+    made.step(windowed, name="windows")
+    made.step(firsts, name="firsts")
+    made.sink("all", sinks.delta(f"{tables}/all"), of="windows")
+    made.sink("first", sinks.delta(f"{tables}/first"), of="firsts")
+    made.sink("raw", sinks.delta(f"{tables}/raw"), of="valid")
+    return made
+"""
+
+
+def put_file(
+    directory: Path, kind: str, number: int, made: list[tuple[int, int, datetime]]
+) -> None:
+    if kind == "json":
+        put(directory, number, [{"k": k, "v": v, "t": str(t)[:19]} for k, v, t in made])
+        return
+    types = {"k": pa.int32(), "v": pa.int64(), "t": pa.timestamp("us", "UTC")}
+    columns = dict(zip(types, zip(*made, strict=True), strict=True))
+    hidden = directory / f".{number:03}"
+    parquet.write_table(pa.table(columns, schema=pa.schema(types)), hidden)
+    os.utime(hidden, (1_700_000_000 + number, 1_700_000_000 + number))
+    hidden.rename(directory / f"{number:03}.parquet")
+
+
+@pytest.mark.parametrize("kind", ["json", "parquet"])
+def test_two_plain_queries_over_one_directory_are_adopted_into_one_source(
+    spark: SparkSession, tmp_path: Path, kind: str
+) -> None:
+    """Parquet files are read by reference, and the channel of JSON files holds rows."""
+    incoming, tables = tmp_path / "incoming", tmp_path / "tables"
+    incoming.mkdir()
+    file = tmp_path / "sharing.py"
+    file.write_text(SHARED, encoding="utf-8")
+    target = f"{file}:create"
+    params = {"incoming": str(incoming), "kind": kind, "tables": str(tables)}
+    loaded = load(target, params, starter(spark))
+    code = loaded.modules[0]
+
+    def finish(name: str, made: Callable[[DataFrame], DataFrame], files: int) -> list[Row]:
+        """Run a plain query to the end, with so many files in a batch."""
+        found: list[Row] = []
+
+        def collect(frame: DataFrame, _: int) -> None:
+            found.extend(
+                (row.start.replace(tzinfo=UTC), row.k, row.total) for row in frame.collect()
+            )
+
+        with conf(spark, PLAIN):
+            writer = made(code.read(spark, str(incoming), kind, files)).writeStream
+            writer = writer.foreachBatch(collect).option("checkpointLocation", str(tmp_path / name))
+            writer.trigger(availableNow=True).start().awaitTermination()
+        return found
+
+    for number in range(4):
+        put_file(incoming, kind, number, orders(number))
+    before = finish("windows", code.windowed, 1)
+    early = finish("firsts", code.firsts, 3)
+    flags = [target, *(f"--query={name}={tmp_path / name}" for name in ("windows", "firsts"))]
+    flags += [f"--param={key}={value}" for key, value in params.items()]
+
+    done = command(tmp_path, "adopt", *flags, "--yes")
+    # The queries number their batches of files differently, and have read the same files.
+    assert done["sources"] == [
+        {
+            "step": "orders",
+            "readers": ["windows", "firsts"],
+            "offsets": {"0:orders": '{"logOffset":3}'},
+        }
+    ]
+    identities = newest_cut(tmp_path, "sharing").identities
+    assert identities[StepId("orders")].by_reference == (kind == "parquet")
+    put_file(incoming, kind, 4, orders(4))
+    put_file(incoming, kind, 5, [(k, 0, t) for k, _, t in orders(3)])
+    running = loaded.pipeline.start(
+        spark, options(tmp_path, checkpoint=CheckpointConfig(interval="1h"))
+    )
+    wait_until(running, lambda now: all(step.batch >= 0 for step in now.steps), "a batch of each")
+    running.kill()
+    running.wait(60)
+    put_file(incoming, kind, 6, orders(6))
+    run(loaded.pipeline, spark, options(tmp_path, available_now=True))
+
+    everything = [row for number in (0, 1, 2, 3, 4, 6) for row in orders(number)]
+    late = [row for row in everything if row not in [row for n in range(4) for row in orders(n)]]
+    assert sorted(before + rows(tables / "all")) == complete_rows(everything)
+    assert before
+    assert sorted(early + rows(tables / "first")) == sorted({(t, k, v) for k, v, t in everything})
+    assert len(table(tables / "raw", "k", "v")) == len(late) + len(orders(3))

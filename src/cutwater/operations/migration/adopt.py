@@ -1,10 +1,11 @@
 """Adopts plain queries: their last committed batches become the first cut of a pipeline.
 
-`examine` compares each query with the step that will resume it and refuses queries that cannot be
-resumed exactly; nothing is written. `adopt` copies the files, gives the copies a new query id, and
-decides the cut like any other: claim, targets, attempt, blobs, manifest, decision. A crash before
-the decision leaves a claim and some unreferenced objects; the command may be repeated. The
-originals are only read. Steps without a query start empty, and sinks are not changed.
+`examine` compares each query with the step that will resume it, and queries with the same source
+with each other (`query_inputs`). It refuses what cannot be resumed exactly; nothing is written.
+`adopt` copies the files, gives the copies a new query id, and decides the cut like any other:
+claim, targets, attempt, blobs, manifest, decision. A crash before the decision leaves a claim and
+some unreferenced objects; the command may be repeated. The originals are only read. Steps without a
+query start empty, and sinks are not changed.
 """
 
 import tempfile
@@ -14,8 +15,9 @@ from pathlib import Path
 from typing import Final
 
 from cutwater.errors import AdoptionRefused, RecoveryError
-from cutwater.ids import NO_BATCH, CheckpointId, Generation, StepId
+from cutwater.ids import NO_BATCH, BatchId, CheckpointId, Generation, StepId
 from cutwater.operations.migration.plain_query import PlainQuery, Trace, files_read, trace
+from cutwater.operations.migration.query_inputs import PlainStream, QueryInputs, SharedSource
 from cutwater.planning.physical_plan import PhysicalPlan, PhysicalStep
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot, faults
 from cutwater.protocol.decisions import Decision, LogView
@@ -32,8 +34,10 @@ from cutwater.spark.checkpoint_dir.offsets import (
     for_plan,
     kind_of_offset,
     note_streams,
+    positions_of,
     reads_below,
 )
+from cutwater.spark.checkpoint_dir.rewrite import SOURCES, ChangedQuery, Donor, rebuild
 from cutwater.spark.versions import unread_marks
 from cutwater.store.maintenance.offline_decision import claim_next, decide_cut
 from cutwater.store.pipeline_store import PipelineStore
@@ -44,6 +48,9 @@ from cutwater.store.records.targets import SinkTargets
 NAME: Final = "adopted"
 """The name of the savepoint that an adopted pipeline begins with."""
 
+_FIRST: Final = BatchId(0)
+"""A query starts at an offset only after a batch that it has committed."""
+
 
 @dataclass(frozen=True, slots=True)
 class AdoptedStep:
@@ -51,7 +58,9 @@ class AdoptedStep:
 
     Attributes:
         streams: What each line of the step's offset log is.
-        offsets: Those lines.
+        offsets: Those lines; none for a channel, on which the step starts at the beginning.
+        is_query: Whether the query's files become those of the step. A step that runs as batches
+            over channels keeps nothing, and the query only says where its source resumes.
         owes_batch: Whether a batch without data is due.
         notes: What the operator should know, a sentence each.
         seen: What was in the directory when it was examined.
@@ -61,6 +70,7 @@ class AdoptedStep:
     query: PlainQuery
     streams: tuple[Stream, ...]
     offsets: tuple[str | None, ...]
+    is_query: bool
     owes_batch: bool
     notes: tuple[str, ...]
     seen: Trace
@@ -68,11 +78,7 @@ class AdoptedStep:
     @property
     def positions(self) -> Mapping[str, str]:
         """Where the step resumes in each outside stream, by number and name."""
-        return {
-            f"{at}:{stream.name}": line
-            for at, (stream, line) in enumerate(zip(self.streams, self.offsets, strict=True))
-            if line is not None
-        }
+        return positions_of(self.streams, self.offsets)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,22 +86,20 @@ class Adoption:
     """What will be adopted.
 
     Attributes:
-        plan: The pipeline.
-        steps: The steps that resume a query.
+        sources: The steps that read sources for adopted steps.
         empty: The steps that start empty.
         identities: The identity of every step, for the manifest.
     """
 
     plan: PhysicalPlan
     steps: tuple[AdoptedStep, ...]
+    sources: tuple[SharedSource, ...]
     empty: tuple[StepId, ...]
     identities: Mapping[StepId, StepIdentity]
 
 
 @dataclass(frozen=True, slots=True)
 class Looked:
-    """A directory that was examined."""
-
     query: PlainQuery
     seen: Trace
 
@@ -107,33 +111,43 @@ def examine(
     *,
     allow_uncommitted: bool,
 ) -> Adoption:
-    """Compare queries with the steps that will resume them.
+    """Compare queries, by the name of their step, with the steps that will resume them.
 
-    Args:
-        plan: The pipeline.
-        forms: Its steps, as Spark sees them.
-        looked: The queries by the name of their step.
-        allow_uncommitted: Run a batch again that was started and not committed.
-
-    Raises:
-        AdoptionRefused: If it is refused, with all reasons.
+    With `allow_uncommitted`, a batch that was started and not committed runs again. The refusal has
+    all reasons.
     """
     problems: list[str] = []
     steps: list[AdoptedStep] = []
     known = {step.name: step for step in plan.steps}
+    inputs = QueryInputs(
+        forms,
+        {StepId(name): found.query for name, found in looked.items() if StepId(name) in known},
+    )
     for name, directory in looked.items():
         step = known.get(StepId(name))
         if step is None:
             problems.append(f"{name}: there is no such step; the steps are {', '.join(known)}.")
             continue
         form = forms[step.name]
+        streams = inputs.streams(step.name)
+        if streams is None:
+            problems.append(f"{name}: {_without_source(step, form, directory.query)}")
+            continue
         found = list(_problems(step, form, directory, allow_uncommitted=allow_uncommitted))
+        found += _stream_problems(streams, directory.query)
         problems += [f"{name}: {problem}" for problem in found]
         if not found:
             steps.append(_adopt_step(step, form, directory))
     if problems:
         raise AdoptionRefused(plan.pipeline, *problems)
-    taken = {adopted.step for adopted in steps}
+    sources, problems = inputs.shared()
+    problems += [
+        f"{adopted.step}: {problem}" for adopted in steps for problem in inputs.unread(adopted.step)
+    ]
+    if problems:
+        raise AdoptionRefused(plan.pipeline, *problems)
+    sources = [source for source in sources if source.positions]
+    taken = {adopted.step for adopted in steps} | {source.step for source in sources}
     empty = tuple(step.name for step in plan.steps if step.name not in taken)
     identities = {step.name: forms[step.name].identity for step in plan.steps}
     for adopted in steps:
@@ -141,26 +155,26 @@ def examine(
         if identity.operators:
             # The state keeps its partitions, whatever the pipeline file requests.
             identities[adopted.step] = replace(identity, partitions=adopted.query.partitions)
-    return Adoption(plan, tuple(steps), empty, identities)
+    return Adoption(plan, tuple(steps), tuple(sources), empty, identities)
+
+
+def _without_source(step: PhysicalStep, form: AnalyzedStep, query: PlainQuery) -> str:
+    if form.execution_mode is ExecutionMode.BATCH:
+        return (
+            f"runs as batches over {_channels(step)} and keeps nothing but its positions there; "
+            "it needs no query and starts empty."
+        )
+    return (
+        f"reads {_channels(step)}, after a step with state that no query is given for, and the "
+        f"query in {query.directory} reads outside sources. Adopt the query of that step too, or "
+        "let this step read its source itself."
+    )
 
 
 def _problems(
     step: PhysicalStep, form: AnalyzedStep, looked: Looked, *, allow_uncommitted: bool
 ) -> Iterator[str]:
     query = looked.query
-    if form.execution_mode is ExecutionMode.BATCH:
-        yield (
-            f"runs as batches over {_channels(step)} and keeps nothing but its positions there; "
-            "it needs no query and starts empty."
-        )
-        return
-    if step.inputs:
-        yield (
-            f"reads {_channels(step)}, and the query in {query.directory} reads outside sources. "
-            "Adopt it into a pipeline in which this step reads its source alone; adding other "
-            "readers of that source afterwards keeps the state."
-        )
-        return
     if trace(query.directory) != looked.seen:
         yield (
             f"{query.directory} changed while it was looked at: its query still runs. Stop it "
@@ -173,7 +187,6 @@ def _problems(
             "already have rows of it. Let the query finish it (start it once with the trigger "
             "availableNow), or say --allow-uncommitted."
         )
-    yield from _stream_problems(form, query)
     unread = unread_marks(query.snapshot_marks, form.identity.spark)
     if unread:
         yield (
@@ -194,15 +207,15 @@ def _problems(
         )
 
 
-def _stream_problems(form: AnalyzedStep, query: PlainQuery) -> Iterator[str]:
-    own = [line for line in form.lines if line.kind is StreamKind.OWN]
+def _stream_problems(streams: Sequence[PlainStream], query: PlainQuery) -> Iterator[str]:
+    own = [stream for _, _, stream in streams if stream.kind is StreamKind.OWN]
     if own:
         yield (
             f"reads {own[0].name}, which is {own[0].description} of Cutwater's own, and a plain "
             "query cannot have read it."
         )
         return
-    outside = [stream for stream in form.lines if stream.kind is StreamKind.OUTSIDE]
+    outside = [stream for _, _, stream in streams]
     lines = query.log.offsets
     if len(outside) != len(lines):
         reads = ", ".join(stream.name for stream in outside)
@@ -219,6 +232,8 @@ def _stream_problems(form: AnalyzedStep, query: PlainQuery) -> Iterator[str]:
             )
     read = files_read(query.directory)
     for stream in outside:
+        if stream.kind is StreamKind.CHANNEL:
+            continue
         if read and not any(reads_below(stream.description, file) for file in read):
             yield (
                 f"{stream.name} is {stream.description}, and the query has read {read[0]}: every "
@@ -233,8 +248,13 @@ def _channels(step: PhysicalStep) -> str:
 
 def _adopt_step(step: PhysicalStep, form: AnalyzedStep, looked: Looked) -> AdoptedStep:
     query = looked.query
-    offsets = for_plan(query.log.offsets, form.lines)
+    if step.inputs:
+        # The position is that of the source before the channel, or in the files of another query.
+        offsets: tuple[str | None, ...] | None = (None,) * len(form.lines)
+    else:
+        offsets = for_plan(query.log.offsets, form.lines)
     assert offsets is not None
+    is_query = form.execution_mode is ExecutionMode.QUERY
     notes = []
     if query.planned is not None:
         notes.append(
@@ -242,7 +262,9 @@ def _adopt_step(step: PhysicalStep, form: AnalyzedStep, looked: Looked) -> Adopt
             "old query's sink may already have rows of it."
         )
     owes = form.may_owe_batch and query.next_watermark_ms > query.log.watermark_ms
-    return AdoptedStep(step.name, query, form.lines, offsets, owes, tuple(notes), looked.seen)
+    return AdoptedStep(
+        step.name, query, form.lines, offsets, is_query, owes, tuple(notes), looked.seen
+    )
 
 
 # -- adopting
@@ -251,10 +273,7 @@ def _adopt_step(step: PhysicalStep, form: AnalyzedStep, looked: Looked) -> Adopt
 def adopt(adoption: Adoption, store: PipelineStore, targets: SinkTargets) -> Decision:
     """Store the queries' files and decide the first cut of the pipeline.
 
-    Args:
-        adoption: What is adopted.
-        store: The pipeline in its store.
-        targets: Where its sinks will write, so that it can be forked before it has ever run.
+    The targets are recorded, so that it can be forked before it has ever run.
 
     Raises:
         AdoptionRefused: If the pipeline has a cut already, or a query began to run meanwhile.
@@ -276,11 +295,22 @@ def _first_cut(adoption: Adoption, store: PipelineStore, attempt: Attempt) -> Cu
     checkpoint_id, generation = attempt.checkpoint_id, attempt.generation
     snapshots = {step: _empty(plan[step], checkpoint_id, generation) for step in adoption.empty}
     with tempfile.TemporaryDirectory(prefix="cutwater-adopt-") as work:
+        for source in adoption.sources:
+            copy = Path(work) / source.step
+            files = _make_source_query(adoption, source, copy)
+            state = store.blobs(generation).store_tree(copy, files, {})
+            empty = _empty(plan[source.step], checkpoint_id, generation)
+            snapshots[source.step] = replace(
+                empty, batch=_FIRST, offsets=source.positions, state=tuple(state)
+            )
         for adopted in adoption.steps:
             copy = Path(work) / adopted.step
-            files = _copy_query(pipeline, adopted, copy)
-            state = store.blobs(generation).store_tree(copy, files, {})
-            snapshots[adopted.step] = _snapshot(adopted, checkpoint_id, generation, state)
+            snapshots[adopted.step] = _empty(plan[adopted.step], checkpoint_id, generation)
+            if adopted.is_query:
+                files = _copy_query(pipeline, adopted, copy)
+                state = store.blobs(generation).store_tree(copy, files, {})
+                snapshots[adopted.step] = _with_query(snapshots[adopted.step], adopted, state)
+            _check_unchanged(pipeline, adopted)
     cut = Cut(
         checkpoint_id=checkpoint_id,
         generation=generation,
@@ -310,7 +340,6 @@ def _free_log(pipeline: str, store: PipelineStore) -> LogView:
 
 
 def has_checkpoints(pipeline: str) -> str:
-    """Return the refusal for a pipeline that already has checkpoints."""
     return (
         f"pipeline {pipeline} has checkpoints in this store already, and what it adopts is its "
         "first one. Give the pipeline another name, or use another store."
@@ -324,12 +353,11 @@ def _copy_query(pipeline: str, adopted: AdoptedStep, into: Path) -> tuple[str, .
         files = query_files.pin(query.directory, query.batch, into, linked=False)
     except RecoveryError as error:
         raise AdoptionRefused(pipeline, f"{adopted.step}: {error.message}") from error
-    if trace(query.directory) != adopted.seen:
-        raise AdoptionRefused(
-            pipeline,
-            f"{adopted.step}: {query.directory} changed while it was copied: stop its query.",
-        )
-    if adopted.offsets != query.log.offsets:
+    _check_unchanged(pipeline, adopted)
+    if any(stream.kind is StreamKind.CHANNEL for stream in adopted.streams):
+        rebuild([ChangedQuery(checkpoint=into, batch=query.batch, lines=adopted.offsets)])
+        files = query_files.files_of(into, query.batch)
+    elif adopted.offsets != query.log.offsets:
         for batch in query_log.batches(into, query_log.OFFSETS):
             lines = for_plan(query_log.read_batch(into, batch).offsets, adopted.streams)
             assert lines is not None
@@ -339,16 +367,43 @@ def _copy_query(pipeline: str, adopted: AdoptedStep, into: Path) -> tuple[str, .
     return (*files, note_streams(into, adopted.streams))
 
 
-def _snapshot(
-    adopted: AdoptedStep,
-    checkpoint_id: CheckpointId,
-    generation: Generation,
-    state: Sequence[BlobRef],
+def _check_unchanged(pipeline: str, adopted: AdoptedStep) -> None:
+    if trace(adopted.query.directory) != adopted.seen:
+        raise AdoptionRefused(
+            pipeline,
+            f"{adopted.step}: {adopted.query.directory} changed while it was copied: stop its "
+            "query.",
+        )
+
+
+def _make_source_query(adoption: Adoption, source: SharedSource, into: Path) -> tuple[str, ...]:
+    """Make a query that has read a source as far as a query that is adopted; return its files."""
+    query = next(step.query for step in adoption.steps if step.step == source.readers[0])
+    inputs = adoption.identities[source.step].inputs
+    logs = {
+        step_input.log: query.directory / SOURCES / str(number)
+        for step_input, number in zip(inputs, source.numbers, strict=True)
+        if step_input.log is not None
+    }
+    rebuild(
+        [
+            ChangedQuery(
+                checkpoint=into,
+                batch=_FIRST,
+                lines=source.offsets,
+                logs=logs,
+                donor=Donor(query.directory, query.batch),
+            )
+        ]
+    )
+    return (*query_files.files_of(into, _FIRST), note_streams(into, source.streams))
+
+
+def _with_query(
+    empty: StepSnapshot, adopted: AdoptedStep, state: Sequence[BlobRef]
 ) -> StepSnapshot:
-    return StepSnapshot(
-        step=adopted.step,
-        checkpoint_id=checkpoint_id,
-        generation=generation,
+    return replace(
+        empty,
         batch=adopted.query.batch,
         offsets=adopted.positions,
         watermark_ms=adopted.query.log.watermark_ms or None,

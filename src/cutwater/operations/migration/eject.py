@@ -52,7 +52,6 @@ class Ejected(msgspec.Struct, frozen=True):
     """What was written of one step.
 
     Attributes:
-        ending: What a plain query can do with it.
         directory: The checkpoint directory, below the requested one; empty for none.
         batch: The last batch that is part of the checkpoint; None if there is none.
         streams: What a plain query must read, in this order; without offset where there is none.
@@ -73,12 +72,7 @@ class Ejected(msgspec.Struct, frozen=True):
 class Ejection:
     """What was written of a checkpoint, and where.
 
-    Attributes:
-        pipeline: The pipeline's name.
-        decision: The checkpoint.
-        directory: Where everything is.
-        steps: What was written of each step.
-        newer: The pipeline's current checkpoint, if it is a later one; otherwise None.
+    `newer` is the pipeline's current checkpoint, if it is a later one; otherwise None.
     """
 
     pipeline: str
@@ -101,11 +95,7 @@ class Ejection:
 def eject(pipeline: str, store: PipelineStore, decision: Decision, to: Path) -> Ejection:
     """Write a checkpoint's queries as plain checkpoint directories.
 
-    Args:
-        pipeline: The pipeline's name.
-        store: The pipeline in its store.
-        decision: The checkpoint.
-        to: The directory to create; it may exist if it is empty.
+    The directory is created; it may exist if it is empty.
 
     Raises:
         ConfigError: If the checkpoint or the directory cannot be used; nothing was written.

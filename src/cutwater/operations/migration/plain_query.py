@@ -33,16 +33,12 @@ class PlainQuery:
     """A query that has stopped.
 
     Attributes:
-        directory: Its checkpoint directory.
         batch: The last batch that it committed.
         planned: A later batch that it started and did not commit; None for none.
         log: What Spark logged before it ran the last committed batch.
         next_watermark_ms: The event-time watermark of the batch after it; 0 for none.
-        operators: Its stateful operators.
         provider: Their state store provider; empty without stateful operators.
-        format: The checkpoint format of the state.
         files: The files of the last committed batch.
-        size_bytes: How many bytes they have.
         snapshot_marks: The versions that its RocksDB snapshots are marked with.
     """
 
@@ -71,11 +67,7 @@ class PlainQuery:
 
 
 def look(directory: Path) -> PlainQuery:
-    """Examine a query's checkpoint directory.
-
-    Raises:
-        RecoveryError: If it is no checkpoint directory, has no committed batch, or is incomplete.
-    """
+    """Refuse a directory that is none of a query, has no committed batch, or is incomplete."""
     _check_directory(directory)
     committed = query_log.batches(directory, COMMITS)
     if not committed:

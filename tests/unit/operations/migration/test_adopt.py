@@ -43,6 +43,7 @@ from cutwater.store.records.lease import Lease, Leases
 from cutwater.store.records.targets import StoredTarget
 
 ORDERS = Stream("orders", StreamKind.OUTSIDE, "FileSource[/]")
+TOTALS = Stream("totals", StreamKind.CHANNEL)
 PULSE = Stream("pulse", StreamKind.PULSE)
 TARGETS = {SinkId("one"): StoredTarget("nowhere", "one")}
 
@@ -86,7 +87,7 @@ def form(
 
 
 def forms(totals: AnalyzedStep | None = None) -> Mapping[StepId, AnalyzedStep]:
-    batch = form(ExecutionMode.BATCH, stateful=False, lines=())
+    batch = form(ExecutionMode.BATCH, stateful=False, lines=(TOTALS,))
     return {
         StepId("totals"): totals or form(),
         StepId("one"): batch,
@@ -213,9 +214,9 @@ def test_a_step_that_cannot_go_on_with_a_query_is_refused(
 
 
 def test_a_query_on_channels_cannot_go_on_with_a_plain_one(query: Path) -> None:
-    channel_fed = {**forms(), StepId("two"): form()}
+    channel_fed = {**forms(), StepId("two"): form(lines=(TOTALS,))}
 
-    with pytest.raises(AdoptionRefused, match="reads channel totals, and the query in"):
+    with pytest.raises(AdoptionRefused, match="reads channel totals, after a step with state"):
         examine(planned(), channel_fed, {"two": looked(query)}, allow_uncommitted=False)
 
 
