@@ -58,16 +58,7 @@ def _is_module_level(frame: FrameType) -> bool:
 
 
 def check_name(name: object, owner: str, place: SourceLocation) -> str:
-    """Return the name if it can be one.
-
-    Args:
-        name: What the user gave.
-        owner: What is to be called so, with its article, for the error.
-        place: Where, for the error.
-
-    Raises:
-        DeclarationError: If the name is none.
-    """
+    """Return the name if it can be one; owner, with its article, and place are for the error."""
     if name is None or name in ("", "<lambda>"):
         raise DeclarationError(str(place), f"{owner} needs a name; give it one with name=")
     if not isinstance(name, str) or not _NAME.fullmatch(name):
@@ -96,15 +87,10 @@ class Declarations:
 
     @property
     def nodes(self) -> tuple[Node, ...]:
-        """All nodes, in the order they were first declared."""
         return tuple(self._nodes.values())
 
     def add(self, node: Node, run: CodeType | None) -> None:
-        """Add the node; it replaces a node of the same name if it is that node, declared again.
-
-        Raises:
-            DeclarationError: If it is another one.
-        """
+        """Add the node; it replaces a node of the same name if it is that node, declared again."""
         before = self._nodes.get(node.name)
         if before is not None:
             self._check_replacement(before, node, is_same_run=self._runs[node.name] is run)

@@ -28,6 +28,11 @@ OutputMode = Literal["append", "update", "complete"]
 
 OUTPUT_MODES: Final[tuple[str, ...]] = get_args(OutputMode)
 
+StateStore = Literal["memory", "rocksdb"]
+"""Where Spark keeps a step's state while it runs: in the memory of its executors, or in RocksDB."""
+
+STATE_STORES: Final[tuple[str, ...]] = get_args(StateStore)
+
 Function = Callable[..., object]
 """A function the user wrote: DataFrames in, a DataFrame out."""
 
@@ -42,6 +47,8 @@ class StepOptions:
     Attributes:
         output_mode: What a batch puts out: `append`, `update` or `complete`.
         partitions: Of the step's shuffles and state, for its whole life; None for the default.
+        state: Where its state is kept while it runs, for its whole life: `memory` is faster while
+            the state is small, `rocksdb` does not need to fit into memory; None for `rocksdb`.
         trigger: The shortest time from batch to batch, such as `1s`; None for at once.
         max_batch: The most that one batch reads from channels, such as `64MB`; None for no limit.
         updates: The step reads an update-mode input and keeps, of each batch, the newest row for
@@ -53,16 +60,27 @@ class StepOptions:
             a step that never overtakes does not overtake either. With `checkpoint.unaligned` off
             no step overtakes.
         chain: For a source: it may run inside the step that reads it.
+        materialize: For a source with a channel: True writes its rows there; False writes which
+            files or Kafka offsets they come from, and each reader evaluates the source's function
+            over those. None for False where files are read, every reader would see the same rows
+            and few readers do the work again (`cutwater plan` shows which, and why); a pipeline
+            that has run keeps its choice.
+        consumer_group: For a source that reads Kafka: a consumer group to which the offsets of
+            each decided checkpoint are committed, so that the tools of Kafka show its lag. Never
+            read back; None for no group.
     """
 
     output_mode: OutputMode = "append"
     partitions: int | None = None
+    state: StateStore | None = None
     trigger: str | None = None
     max_batch: str | None = None
     updates: tuple[str, ...] = ()
     alignment_timeout: str | None = None
     unaligned: Unaligned | None = None
     chain: bool = True
+    materialize: bool | None = None
+    consumer_group: str | None = None
 
     def __post_init__(self) -> None:
         if self.output_mode not in OUTPUT_MODES:
@@ -72,6 +90,14 @@ class StepOptions:
             type(self.partitions) is not int or self.partitions < 1
         ):
             raise ConfigError("partitions", f"{self.partitions!r} is not a whole number above 0")
+        if self.state is not None and self.state not in STATE_STORES:
+            known = ", ".join(STATE_STORES)
+            raise ConfigError("state", f"{self.state!r} is none of {known}")
+        if self.materialize is not None and type(self.materialize) is not bool:
+            raise ConfigError("materialize", f"{self.materialize!r} is none of True, False")
+        group: object = self.consumer_group
+        if group is not None and not (isinstance(group, str) and group.strip()):
+            raise ConfigError("consumer_group", f"{group!r} is no name of a consumer group")
         if self.trigger_ms == 0:
             raise ConfigError("trigger", f"{self.trigger!r} is no time; leave it out for at once")
         if self.max_batch_bytes == 0:
@@ -94,7 +120,6 @@ class StepOptions:
 
     @property
     def alignment_timeout_ms(self) -> int | None:
-        """`alignment_timeout` as a number."""
         text = self.alignment_timeout
         return None if text is None else milliseconds(text, "alignment_timeout")
 
@@ -110,25 +135,21 @@ class StepOptions:
 
     @property
     def trigger_ms(self) -> int | None:
-        """`trigger` as a number."""
         return None if self.trigger is None else milliseconds(self.trigger, "trigger")
 
     @property
     def max_batch_bytes(self) -> int | None:
-        """`max_batch` as a number."""
         return None if self.max_batch is None else size_bytes(self.max_batch, "max_batch")
 
 
 class SourceKeywords(TypedDict, total=False):
-    """What `Pipeline.source` takes as keywords."""
-
     name: str | None
     chain: bool
+    materialize: bool | None
+    consumer_group: str | None
 
 
 class ViewKeywords(TypedDict, total=False):
-    """What `Pipeline.view` takes as keywords."""
-
     name: str | None
     inputs: Sequence[str] | None
 
@@ -138,6 +159,7 @@ class StepKeywords(ViewKeywords, total=False):
 
     output_mode: OutputMode
     partitions: int | None
+    state: StateStore | None
     trigger: str | None
     max_batch: str | None
     updates: Sequence[str]
@@ -146,16 +168,7 @@ class StepKeywords(ViewKeywords, total=False):
 
 
 def options_in(keywords: Mapping[str, object], owner: str, known: Collection[str]) -> StepOptions:
-    """Return the options among the keywords.
-
-    Args:
-        keywords: What the user gave, `name` and `inputs` included.
-        owner: What the keywords are given to, with its article, for the error.
-        known: The keywords it takes.
-
-    Raises:
-        ConfigError: If there is no such keyword, or its value cannot work.
-    """
+    """Return the options among the keywords; owner, with its article, is for the error."""
     for keyword in sorted(set(keywords).difference(known)):
         close = difflib.get_close_matches(keyword, sorted(known), n=1)
         hint = f"{close[0]} may be meant" if close else f"it takes {', '.join(sorted(known))}"
@@ -168,9 +181,7 @@ def options_in(keywords: Mapping[str, object], owner: str, known: Collection[str
 def inputs_in(keywords: Mapping[str, object]) -> tuple[str, ...] | None:
     """Return the names in `inputs=`; None if there is no such keyword.
 
-    Raises:
-        ConfigError: If it is no list of names. A single string is refused too: it would be read
-            as a list of letters.
+    A single string is refused: it would be read as a list of letters.
     """
     inputs = keywords.get("inputs")
     return None if inputs is None else _strings("inputs", inputs, "names such as ['orders']")
@@ -216,9 +227,17 @@ class WriteMode(Protocol):
         ...
 
 
-class Kind(Enum):
-    """What a node was declared as."""
+@runtime_checkable
+class OrderedTarget(Protocol):
+    """The additional property of a target whose readers see the order in which rows arrive."""
 
+    @property
+    def keeps_event_order(self) -> bool:
+        """Whether a batch must not combine the Events of a channel: Spark would mix their rows."""
+        ...
+
+
+class Kind(Enum):
     SOURCE = "source"
     VIEW = "view"
     STEP = "step"
@@ -236,7 +255,6 @@ class SourceLocation(NamedTuple):
 
     @property
     def short(self) -> str:
-        """The same without directories."""
         return f"{Path(self.file).name}:{self.line}"
 
     @property
@@ -262,8 +280,6 @@ class FunctionSignature:
     """What a function takes, read from its signature.
 
     Attributes:
-        inputs: Its inputs in the order of its parameters.
-        wants_spark: Whether it has the parameter `spark`.
         faults: Why it cannot be a node, as ends of a sentence that starts with the node.
     """
 
@@ -277,11 +293,7 @@ class Node:
     """One declared source, view, step or sink.
 
     Attributes:
-        name: Its name, unique in the pipeline.
-        kind: What it was declared as.
         function: The plain function; `same` for a sink that takes a node as it is.
-        signature: What the function takes.
-        place: Where it was declared.
         options: How it runs if it becomes a step.
         target: Where its rows go; only a sink has one.
     """
@@ -296,7 +308,6 @@ class Node:
 
     @property
     def inputs(self) -> tuple[Binding, ...]:
-        """The nodes it reads, in the order of its function's parameters."""
         return self.signature.inputs
 
     @property
@@ -313,12 +324,7 @@ class Node:
         return f"{title} (function {self.function_name})" if differs else title
 
     def call(self, spark: object, frames: Mapping[str, object]) -> object:
-        """Call the function.
-
-        Args:
-            spark: The session, passed only if the function has the parameter `spark`.
-            frames: For each parameter that is an input, its DataFrame.
-        """
+        """Call the function; the session is passed only if it has the parameter `spark`."""
         arguments = {binding.parameter: frames[binding.parameter] for binding in self.inputs}
         if self.signature.wants_spark:
             arguments[SPARK] = spark
@@ -337,15 +343,10 @@ def name_of(function: Function) -> str:
 
 
 def read_signature(function: Function, inputs: Sequence[str] | None) -> FunctionSignature:
-    """Return which nodes a function reads.
+    """Return which nodes a function reads: those in `inputs`, or those its parameters name.
 
     A parameter with a default is not an input, so that `lambda orders, limit=limit: …` can be
     written in a loop.
-
-    Args:
-        function: The user's function.
-        inputs: The nodes that fill its parameters in order; None if those are the parameters'
-            own names.
     """
     try:
         parameters = inspect.signature(function).parameters.values()

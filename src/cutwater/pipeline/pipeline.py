@@ -141,7 +141,9 @@ class Pipeline:
         Args:
             function: The function; left out when used as `@pipeline.source(…)`.
             keywords: `name`, if not the function's own; `chain=False` to keep the source out of
-                the step that reads it, so that it runs at a pace of its own.
+                the step that reads it, so that it runs at a pace of its own; `materialize=False`
+                to let its readers read its files themselves; `consumer_group`, a group of Kafka
+                that shows how far the checkpoints are (see `StepOptions`).
 
         Raises:
             DeclarationError: If the name cannot be one or is taken.
@@ -271,6 +273,17 @@ class Pipeline:
         as_it_is = FunctionSignature(inputs=(Binding("frame", taken),))
         self._add(Kind.SINK, sink_name, same, as_it_is, target=target)
         return None
+
+    def add(self, node: Node) -> None:
+        """Add a node that was not declared by the methods above, as for a declarative project.
+
+        Args:
+            node: The node; its place is the line of the user's code that declares it.
+
+        Raises:
+            DeclarationError: If its name is taken.
+        """
+        self._declared.add(node, None)
 
     def start(
         self, spark: "SparkSession", options: "RunOptions | CheckpointConfig"

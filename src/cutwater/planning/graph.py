@@ -82,7 +82,6 @@ class Graph:
 
 
 def _from_smallest(cycle: list[str]) -> tuple[str, ...]:
-    """Spell the cycle from its smallest name back to it."""
     start = cycle.index(min(cycle))
     return (*cycle[start:], *cycle[:start], cycle[start])
 

@@ -25,11 +25,11 @@ class StepInput(NamedTuple):
 
     Attributes:
         id: Its ordinal in the step and the channel (rule F38).
-        node: The node whose parameter it fills.
         keys: The channel carries updates, and the reader keeps, of each batch, the newest row
             for each value of these columns. Empty for every other channel.
-        by_event: The rows of one Event are one complete result, which the next Event replaces. So
-            a batch reads exactly one Event: several would look like one result.
+        by_event: The rows of one Event are one complete result, which the next Event replaces, or
+            readers of the target see the order of Events. So a batch reads exactly one Event:
+            several would look like one result, and Spark would mix their rows.
     """
 
     id: InputId
@@ -39,7 +39,6 @@ class StepInput(NamedTuple):
     by_event: bool = False
 
     def batch_bytes(self, most: int | None) -> int | None:
-        """Return how much one batch takes at most, given the step's own limit."""
         # At least one Event is always taken, however large it is.
         return 1 if self.by_event else most
 
@@ -47,10 +46,7 @@ class StepInput(NamedTuple):
 class Channel(NamedTuple):
     """The channel after a step that other steps read.
 
-    Attributes:
-        id: Its name.
-        readers: The inputs that read it, by step.
-        reason: Why the pipeline is divided here, as a human-readable sentence.
+    `reason` says why the pipeline is divided here, as a human-readable sentence.
     """
 
     id: ChannelId
@@ -66,8 +62,6 @@ class PhysicalStep:
         name: That of its `step`, or else of the node whose rows it puts out.
         nodes: What it evaluates, each node after those it reads. The last one's rows are written.
         inputs: The channels it reads, one for each use, in the order of first use.
-        output_mode: What a batch puts out.
-        options: How it runs.
         output: Its channel; None if no step reads it.
     """
 
@@ -84,8 +78,13 @@ class PhysicalStep:
         return tuple(node for node in self.nodes if node.kind is Kind.SOURCE)
 
     @property
+    def passes_source_on(self) -> bool:
+        """Whether its channel has the rows of one source, so that it could refer to them."""
+        passes_on = all(node.kind in {Kind.SOURCE, Kind.VIEW} for node in self.nodes)
+        return self.output is not None and passes_on and len(self.sources) == 1
+
+    @property
     def sink(self) -> Node | None:
-        """The sink whose writer runs in it, if any."""
         return self.nodes[-1] if self.nodes[-1].kind is Kind.SINK else None
 
     def evaluate(
@@ -96,10 +95,7 @@ class PhysicalStep:
     ) -> object:
         """Call the functions of its nodes, each once, and return what the last one returns.
 
-        Args:
-            spark: The session, for functions with the parameter `spark`.
-            frames: For each input, its DataFrame.
-            adapt: Gets what each node returns, and may change it before another node reads it.
+        `adapt` gets what each node returns, and may change it before another node reads it.
         """
         read = {
             (step_input.node, step_input.parameter): frames[step_input.id]
@@ -135,7 +131,6 @@ class PhysicalPlan:
         return f"<plan of {self.pipeline}: {names}>"
 
     def _repr_html_(self) -> str:
-        """Draw it for a notebook."""
         return drawing(self.tree())
 
     def __getitem__(self, name: StepId) -> PhysicalStep:
@@ -151,11 +146,9 @@ class PhysicalPlan:
     ) -> Topology:
         """Return the shape as the protocol sees it.
 
-        Args:
-            pinned_starts: The source steps that would start at the same place again if they
-                were restarted before their first batch (rule F12). Known only after the sources
-                were analysed; a step that is not named has no snapshot before that batch.
-            identities: The identities of the steps, if the steps were analysed.
+        `pinned_starts` are the source steps that would start at the same place again if they
+        were restarted before their first batch (rule F12). Known only after the sources were
+        analysed; a step that is not named has no snapshot before that batch.
         """
         return Topology(
             tuple(

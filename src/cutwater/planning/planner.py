@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from cutwater.errors import PlanError
 from cutwater.ids import ChannelId, InputId, ReaderId, StepId
-from cutwater.pipeline.nodes import Binding, Kind, Node
+from cutwater.pipeline.nodes import Binding, Kind, Node, OrderedTarget
 from cutwater.planning.graph import Graph, join_names
 from cutwater.planning.physical_plan import Channel, PhysicalPlan, PhysicalStep, StepInput
 from cutwater.planning.validation import find_misaligned, find_problems
@@ -34,9 +34,6 @@ def plan(pipeline: "Pipeline") -> PhysicalPlan:
     """Plan the pipeline.
 
     The result depends on the declared nodes alone, not on the order of their declaration.
-
-    Raises:
-        PlanError: With everything that is wrong.
     """
     graph = Graph(pipeline.nodes)
     problems = find_problems(graph, pipeline.place)
@@ -154,10 +151,16 @@ def _inputs(graph: Graph, part: _Part) -> tuple[StepInput, ...]:
             node.name,
             binding.parameter,
             keys if graph.flows[binding.node].mode == "update" else (),
-            by_event=reader.kind is Kind.SINK and graph.flows[binding.node].mode != "append",
+            by_event=reader.kind is Kind.SINK
+            and (graph.flows[binding.node].mode != "append" or _keeps_event_order(reader)),
         )
         for ordinal, (node, binding) in enumerate(part.reads)
     )
+
+
+def _keeps_event_order(sink: Node) -> bool:
+    target: object = sink.target
+    return isinstance(target, OrderedTarget) and target.keeps_event_order
 
 
 def _readers(division: Mapping[str, _Part]) -> Mapping[str, list[ReaderId]]:

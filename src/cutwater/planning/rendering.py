@@ -26,13 +26,13 @@ class StepFacts:
 
     Attributes:
         way: How it runs: `query`, a streaming query, or `batch`, plain jobs over its channels.
-        is_stateful: Whether Spark keeps state for it.
         partitions: Those of its state, which stay the same for its life; None without state.
         has_watermark: Whether event time moves in it.
         watermark: The event-time column of its result, and by how many milliseconds the watermark
             lags; None if its result has none.
         sources: The outside sources it reads, as they call themselves.
-        columns: Its result's columns, each with its type.
+        by_reference: Whether its channel names the files of its source instead of holding rows.
+        why_by_reference: Why, or why not; empty if its channel could only hold rows.
     """
 
     way: str
@@ -42,6 +42,8 @@ class StepFacts:
     watermark: tuple[str, int] | None
     sources: tuple[str, ...]
     columns: tuple[tuple[str, str], ...]
+    by_reference: bool = False
+    why_by_reference: str = ""
 
 
 AllFacts = Mapping[StepId, StepFacts]
@@ -88,6 +90,7 @@ def as_json(plan: "PhysicalPlan", facts: AllFacts | None = None) -> dict[str, ob
       name
       output_mode   append | update | complete
       partitions    number, or null for the default
+      state         memory | rocksdb, or null for the default
       trigger_ms    number, or null for at once
       max_batch_bytes  number, or null for no limit
       alignment_timeout_ms  number, or null for the run's
@@ -115,6 +118,8 @@ def as_json(plan: "PhysicalPlan", facts: AllFacts | None = None) -> dict[str, ob
         watermark     of its result: column, delay_ms; or null
         sources       the outside sources, as they call themselves
         columns       of its result, in order: name, type
+        by_reference  whether its channel names its source's files instead of holding rows
+        why_by_reference  why, or why not; empty if the channel could only hold rows
     ```
     """
     known = facts or {}
@@ -142,6 +147,7 @@ def _heading(step: "PhysicalStep", *, whole_cuts: bool) -> str:
     shown = [
         f"{step.output_mode} mode",
         f"partitions {options.partitions}" if options.partitions is not None else "",
+        f"state {options.state}" if options.state is not None else "",
         f"trigger {options.trigger}" if options.trigger is not None else "",
         f"max_batch {options.max_batch}" if options.max_batch is not None else "",
         overtaking,
@@ -177,7 +183,11 @@ def _entries(
         entries.append([_facts_line(facts), f"rows: {columns}"])
     if step.output is not None:
         readers = ", ".join(dict.fromkeys(reader.step for reader in step.output.readers))
-        entries.append([f"channel {step.output.id} → {readers}", f"why: {step.output.reason}"])
+        entry = [f"channel {step.output.id} → {readers}", f"why: {step.output.reason}"]
+        if facts is not None and facts.why_by_reference:
+            holds = "names the source's files" if facts.by_reference else "holds rows"
+            entry.append(f"{holds}: {facts.why_by_reference}")
+        entries.append(entry)
     return entries
 
 
@@ -226,6 +236,7 @@ def _step_json(step: "PhysicalStep") -> dict[str, object]:
         "name": step.name,
         "output_mode": step.output_mode,
         "partitions": step.options.partitions,
+        "state": step.options.state,
         "trigger_ms": step.options.trigger_ms,
         "max_batch_bytes": step.options.max_batch_bytes,
         "alignment_timeout_ms": step.options.alignment_timeout_ms,
@@ -288,6 +299,8 @@ def _facts_json(facts: StepFacts | None) -> dict[str, object] | None:
         "watermark": watermark and {"column": watermark[0], "delay_ms": watermark[1]},
         "sources": list(facts.sources),
         "columns": [{"name": name, "type": kind} for name, kind in facts.columns],
+        "by_reference": facts.by_reference,
+        "why_by_reference": facts.why_by_reference,
     }
 
 

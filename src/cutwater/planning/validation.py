@@ -27,9 +27,7 @@ class Problem(NamedTuple):
 def find_problems(graph: Graph, pipeline: SourceLocation) -> tuple[Problem, ...]:
     """Return everything that is wrong, by file and line.
 
-    Args:
-        graph: The declared nodes.
-        pipeline: Where the pipeline itself was made, for problems of no node in particular.
+    Where the pipeline itself was made is for problems of no node in particular.
     """
     found = [problem for check in _CHECKS for problem in check(graph)]
     found += _without_sink(graph, pipeline)
@@ -37,12 +35,7 @@ def find_problems(graph: Graph, pipeline: SourceLocation) -> tuple[Problem, ...]
 
 
 def find_misaligned(graph: Graph, plan: PhysicalPlan) -> tuple[Problem, ...]:
-    """Return the steps whose alignment options have no effect at their place in the graph.
-
-    Args:
-        graph: The declared nodes, without any other problem.
-        plan: What runs.
-    """
+    """Return the steps whose alignment options have no effect at their place in the graph."""
     return tuple(sorted({*_without_barriers(graph, plan), *_before_whole_cuts(graph, plan)}))
 
 

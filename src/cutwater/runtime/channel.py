@@ -13,7 +13,7 @@ they lack, nothing starts.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 import pyarrow.parquet as pq
 
@@ -27,12 +27,14 @@ from cutwater.store.backends.directories import status, try_to_remove_tree
 from cutwater.store.blobs.blobs import Blobs
 from cutwater.tasks import THREADS, Tasks
 
+REFERENCE: Final = "files.json"
+"""The only file of an Event that refers to rows elsewhere."""
+
 
 class Signal:
     """Wakes one step when an input has changed or the step must end."""
 
     def __init__(self, tasks: Tasks = THREADS) -> None:
-        """Start open, with a count of zero."""
         self._changed = tasks.condition()
         self._count = 0
         self._closed = False
@@ -44,11 +46,9 @@ class Signal:
 
     @property
     def closed(self) -> bool:
-        """Whether the step must end."""
         return self._closed
 
     def notify(self) -> None:
-        """Wake the waiting threads."""
         with self._changed:
             self._count += 1
             self._changed.notify_all()
@@ -73,6 +73,18 @@ class Columns(Protocol):
     """The columns of a channel's rows, in the engine's own description of them."""
 
     names: list[str]
+
+
+class Reference(Protocol):
+    """How an engine reads a channel whose Events refer to rows instead of holding them."""
+
+    def size_bytes(self, channel: "Channel", event: Event) -> int:
+        """Return how many bytes an Event refers to."""
+        ...
+
+    def check(self, channel: "Channel", events: Iterable[Event]) -> None:
+        """Refuse Events whose rows are no longer there; raises a `CutwaterError`."""
+        ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,20 +119,17 @@ class Channel:
         *,
         tasks: Tasks = THREADS,
     ) -> None:
-        """Open a channel in a directory of its own.
+        """Open a channel in a directory of its own; `log` is empty, or as restored.
 
         Args:
-            log: Its index: empty, or as restored.
-            directory: Where its files are.
-            form: The schema of its rows.
             bound: The max lag of the slowest reader.
             on_control: Called with the channel's name after every control message, and after every
                 Event that an attempt may record; must not block.
-            tasks: Makes what producer and readers wait for.
         """
         self.id = log.channel
         self.form = form
         self.carried = form.schema
+        self.reference: Reference | None = None
         self.directory = directory
         self.data = directory / "data"
         self._log = log
@@ -154,7 +163,7 @@ class Channel:
     # -- the producer
 
     def append(self, message: Message) -> None:
-        """Append a message; called under the producer's lock."""
+        """Called under the producer's lock."""
         with self._lock:
             place = self._log.append(message)
             self._file.append(place, message)
@@ -169,7 +178,12 @@ class Channel:
     def has_room(self, *, lets_barrier_out: bool) -> bool:
         """Say whether one more Event may be appended."""
         with self._lock:
-            return self._log.has_room(self._bound, lets_barrier_out=lets_barrier_out)
+            has_room = self._log.has_room(self._bound, lets_barrier_out=lets_barrier_out)
+            reference = self.reference
+        if reference is None or lets_barrier_out or not has_room:
+            return has_room
+        # What an Event refers to counts, not the list: a source that runs no job is soon far ahead.
+        return self._referred_bytes(self.held()) < self._bound.size_bytes
 
     def wait_for_change(self, timeout_s: float) -> None:
         """Wait until a reader has moved, or until the timeout."""
@@ -188,6 +202,9 @@ class Channel:
 
         A batch always takes at least one Event, however large.
         """
+        if self.reference is not None:
+            most = self._bound.size_bytes if size_bytes is None else size_bytes
+            return self._end_by_reference(self.reference, start, limit, most)
         if size_bytes is None or limit - start <= 1:
             return limit
         with self._lock:
@@ -197,13 +214,38 @@ class Channel:
                 end += 1
         return end
 
+    def _end_by_reference(
+        self, reference: Reference, start: int, limit: int, size_bytes: int
+    ) -> int:
+        left, end = size_bytes, start
+        for event in self.events(start, limit):
+            left -= reference.size_bytes(self, event)
+            if left < 0 and end > start:
+                break
+            end += 1
+        return end
+
     def place(self, position: int) -> Place:
-        """Return the place of a position."""
         with self._lock:
             return self._log.place(position)
 
+    def read_bytes(self, start: Place, end: Place) -> int:
+        """Return how many bytes a reader reads between two places."""
+        if self.reference is None:
+            return end.log_bytes - start.log_bytes
+        return self._referred_bytes(self.events(start.position, end.position))
+
+    def _referred_bytes(self, events: Iterable[Event]) -> int:
+        assert self.reference is not None
+        return sum(self.reference.size_bytes(self, event) for event in events)
+
+    def held(self) -> tuple[Event, ...]:
+        """Return all Events that some reader may still read."""
+        with self._lock:
+            return self._log.read(self._log.base, self._log.end)
+
     def events(self, start: int, end: int) -> tuple[Event, ...]:
-        """Return the Events between two positions, without those that are freed already.
+        """Leave out the Events that are freed already.
 
         After a restore Spark requests the range of the last committed batch once and discards it;
         a slower reader of the channel may have kept a part of it.
@@ -215,15 +257,10 @@ class Channel:
             return self._log.read(self._log.place(max(start, base)), self._log.place(end))
 
     def paths(self, events: Iterable[Event]) -> list[Path]:
-        """Return the files of Events."""
         return [self.data / name for event in events for name in event.files]
 
     def problem(self, events: Iterable[Event]) -> str:
-        """Say which file of Events has changed since it was appended; empty for none.
-
-        Raises:
-            OSError: If the files cannot be examined.
-        """
+        """Say which file of Events has changed since it was appended; empty for none."""
         for event in events:
             found = [(path, status(path)) for path in self.paths([event])]
             for path, facts in found:
@@ -236,7 +273,6 @@ class Channel:
         return ""
 
     def read(self, start: Place, end: Place) -> tuple[Event, ...]:
-        """Return the Events between two places."""
         with self._lock:
             return self._log.read(start, end)
 
@@ -276,7 +312,6 @@ class Channel:
         self._on_control(self.id)
 
     def unprotect(self, checkpoint_id: CheckpointId, reader: ReaderId) -> None:
-        """End the protection of one attempt."""
         with self._lock:
             self._log.unprotect(checkpoint_id, reader)
         self.free()
@@ -290,7 +325,6 @@ class Channel:
             try_to_remove_tree(self.data / directory)
 
     def close(self) -> None:
-        """Close the log and wake all waiting threads."""
         with self._lock:
             self._file.close()
             self._lock.notify_all()
@@ -303,27 +337,20 @@ class Channel:
             return self._log.watermark_ms(reader, position)
 
     def backlogs(self) -> Mapping[ReaderId, Bound]:
-        """Return the lag of each reader."""
         with self._lock:
             return {reader: self._log.backlog(reader) for reader in self._signals}
 
     def position(self, reader: ReaderId) -> Place:
-        """Return the reader's position."""
         with self._lock:
             return self._log.position(reader)
 
     @property
     def rows(self) -> int:
-        """How many rows were appended in this generation."""
         return self._rows
 
 
 def restore_channel(channel: Channel, readers: Iterable[ReaderId], cut: Cut, blobs: Blobs) -> None:
-    """Restore the Events in flight of a channel, and the position of every reader.
-
-    Raises:
-        StoreError: If the Events cannot be fetched.
-    """
+    """Restore the Events in flight of a channel, and the position of every reader."""
     places = {reader: cut.snapshots[reader.step].positions[reader.input] for reader in readers}
     lowest = min(places.values())
     slowest = next(reader for reader in places if places[reader] == lowest)
@@ -348,19 +375,21 @@ def _recorded(cut: Cut, reader: ReaderId) -> tuple[RecordedEvent, ...]:
 
 
 def check_in_flight(channel: Channel, reader: ReaderId, read: frozenset[str] | None) -> None:
-    """Check that the rows in flight to a reader have the columns that the reader needs.
-
-    Args:
-        channel: The channel, restored.
-        reader: The reader.
-        read: The columns that the reader needs; None for all.
-
-    Raises:
-        RecoveryError: If a column is missing.
-    """
+    """Refuse rows in flight that lack a column the reader needs; `read` is None for all columns."""
     wanted = frozenset(channel.form.schema.names) if read is None else read
     begin = channel.position(reader)
-    for file in channel.paths(channel.events(begin.position, channel.limit(reader))):
+    events = channel.events(begin.position, channel.limit(reader))
+    refers = {Path(name).name == REFERENCE for event in events for name in event.files}
+    if refers - {channel.reference is not None}:
+        raise RecoveryError(
+            f"channel {channel.id} holds rows in flight that were written with materialize="
+            f"{channel.reference is not None}, which has changed since. Run the code as it was "
+            "until a savepoint is made, which has no rows in flight, and go on from that."
+        )
+    if channel.reference is not None:
+        channel.reference.check(channel, events)
+        return
+    for file in channel.paths(events):
         missing = wanted - set(pq.read_schema(file).names)
         if missing:
             message = (

@@ -38,13 +38,7 @@ _PACKED: Final = struct.Struct(f">BQ{BARRIER_BYTES}s")
 
 @dataclass(slots=True)
 class _Segment:
-    """One file of the log, and how much of the channel comes before its end.
-
-    Attributes:
-        path: The file.
-        end: How many Events.
-        controls: How many control messages, counted since the log was created.
-    """
+    """One file of the log, with the Events and control messages of the channel up to its end."""
 
     path: Path
     end: int = 0
@@ -55,7 +49,6 @@ class ChannelFile:
     """The writer of one channel's log."""
 
     def __init__(self, directory: Path) -> None:
-        """Create a log in an existing, empty directory."""
         self._directory = directory
         self._segments: deque[_Segment] = deque()
         self._entries = 0
@@ -64,12 +57,7 @@ class ChannelFile:
         self._file: BinaryIO | None = None
 
     def append(self, place: Place, message: Message) -> None:
-        """Append one message.
-
-        Args:
-            place: The end of the channel after the message.
-            message: The message.
-        """
+        """Append one message; `place` is the end of the channel after it."""
         if self._file is None or self._entries == SEGMENT_ENTRIES:
             self._roll()
         assert self._file is not None
@@ -92,11 +80,7 @@ class ChannelFile:
     def free(self, base: Place, controls: int) -> None:
         """Delete segments that no reader needs any more, except the one that is being written.
 
-        A pipeline without data still has barriers, so barriers count as Events do.
-
-        Args:
-            base: The place of the first Event that is still needed.
-            controls: How many control messages are no longer needed.
+        A pipeline without data still has barriers, so control messages count as Events do.
         """
         while len(self._segments) > 1:
             first = self._segments[0]
@@ -113,11 +97,7 @@ class ChannelFile:
 
 
 def read_entries(directory: Path) -> list[dict[str, object]]:
-    """Return the entries of a channel's log, oldest first, as JSON values.
-
-    Raises:
-        Corrupt: If an entry is damaged.
-    """
+    """Return the entries of a channel's log, oldest first, as JSON values."""
     return [
         _decode(payload, path.name)
         for path in matching(directory, f"*{_SUFFIX}")
@@ -168,20 +148,11 @@ _HEAD: Final = struct.Struct(">II")
 
 
 def framed(payload: bytes) -> bytes:
-    """Return the payload with its length and checksum before it."""
     return _HEAD.pack(len(payload), zlib.crc32(payload)) + payload
 
 
 def payloads(data: bytes, name: str) -> Iterator[bytes]:
-    """Split framed entries, up to the first incomplete one.
-
-    Args:
-        data: The content of a log file.
-        name: The file, for the error.
-
-    Raises:
-        Corrupt: If a complete entry has a wrong checksum.
-    """
+    """Split framed entries, up to the first incomplete one; Corrupt if a checksum is wrong."""
     at = 0
     while at + _HEAD.size <= len(data):
         length, checksum = _HEAD.unpack_from(data, at)

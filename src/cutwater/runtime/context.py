@@ -26,20 +26,13 @@ class RunContext:
     """What all generations of one process share.
 
     Attributes:
-        plan: The steps.
-        engine: What runs the steps.
-        store: The pipeline in its store.
-        sinks: All sinks, opened.
-        options: The protocol's options.
         bound: The max lag of a channel's slowest reader.
+        target_batch_ms: How long a batch of a step that lags may take; 0 for no larger batches.
         scratch: A directory for generations; its content may be lost at any time.
         available_now: Run until all data that is available now is processed.
-        targets: Where the sinks write, as the store records it.
         is_fork: Whether the pipeline started from a cut of another one, which may run as well.
         allowed: What a restore into changed code may do.
         blob_cache: The objects that recovery has fetched for the next generation.
-        clock: Tells the time.
-        tasks: Starts threads, and makes what they wait for.
         observe: Called with every event and command of the coordinator; must not block.
     """
 
@@ -50,6 +43,7 @@ class RunContext:
     options: CheckpointOptions
     bound: Bound
     scratch: Path
+    target_batch_ms: int = 0
     available_now: bool = False
     targets: SinkTargets = field(default_factory=dict)
     is_fork: bool = False
@@ -61,5 +55,4 @@ class RunContext:
 
     @property
     def pipeline(self) -> PipelineId:
-        """The pipeline's uuid."""
         return self.store.pipeline

@@ -62,14 +62,7 @@ class Effects:
         post: Callable[[events.CoordinatorEvent], None],
         failed: Callable[[BaseException], None],
     ) -> None:
-        """Work for one generation.
-
-        Args:
-            context: What the pipeline runs with.
-            generation: The generation.
-            post: Receives the result of each command; must not block.
-            failed: Called with the error of a task that failed in an unexpected way: a defect.
-        """
+        """Hand each command's result to `post`, which must not block, and defects to `failed`."""
         self._context = context
         self._generation = generation
         self._post = post
@@ -103,7 +96,6 @@ class Effects:
         self._pool.close()
 
     def start(self, command: events.CoordinatorCommand) -> None:
-        """Start a task that carries out a command of the coordinator."""
         match command:
             case events.ReserveId():
                 self._submit(lambda: self._reserve(command))
@@ -178,7 +170,6 @@ class Effects:
     def upload(
         self, step: RunningStep, snapshot: StepSnapshot, ranges: tuple[InFlightRange, ...]
     ) -> None:
-        """Store a snapshot's state and in-flight Events in the background."""
         self._submit(lambda: self._upload(step, snapshot, ranges))
 
     def _upload(
@@ -347,6 +338,6 @@ class Effects:
 
 
 def _why(error: CutwaterError | OSError) -> str:
-    """Return the text of an error in a form that fits in brackets."""
+    """Return an error's text in a form that fits in brackets."""
     text = error.message if isinstance(error, CutwaterError) else str(error)
     return text.rstrip(".")

@@ -31,9 +31,7 @@ class Built:
     """A generation that is ready to start.
 
     Attributes:
-        topology: Its topology.
         steps: Its steps, in plan order.
-        channels: Its channels.
         standing: What was decided before it, in terms of its steps.
         change: How the cut was mapped to the current steps; None without a cut.
         close: Ends what the engine runs for the generation besides its steps; called once, after

@@ -83,13 +83,7 @@ class Generation:
         phases: Phases,
         tell: Callable[[RecoveryReport], None],
     ) -> None:
-        """Build the generation; nothing runs yet.
-
-        Raises:
-            PlanError: If a step cannot run on Spark.
-            RecoveryError: If the cut is of another pipeline.
-            StoreError: If state cannot be fetched.
-        """
+        """Build the generation; nothing runs yet. RecoveryError for a cut of another pipeline."""
         self._context = context
         self.number = restore.generation
         self.history = history
@@ -140,12 +134,7 @@ class Generation:
     # -- from any thread
 
     def ask_to_stop(self, request: CheckpointRequest | None, *, insists: bool = False) -> None:
-        """Request a stop, with or without a last checkpoint.
-
-        Args:
-            request: The last checkpoint; None for none.
-            insists: Do not stop without the checkpoint: if it fails, resume.
-        """
+        """Stop, after a last checkpoint if one is given; with `insists` resume if that fails."""
         self._inbox.put(_StopAsked(request, insists))
 
     def request(self, request: CheckpointRequest) -> None:
@@ -267,7 +256,6 @@ class Generation:
         self._coordinate(events.StepFailed(name, self._clock.now_ms()))
 
     def _stop(self, event: stopping.StopEvent) -> None:
-        """Pass an event to the stop machine and carry out the commands it returns."""
         for command in self._stopping.handle(event):
             match command:
                 case stopping.RequestLast(request, at_once):
@@ -285,7 +273,6 @@ class Generation:
                     self._fail(_Failed(None, RunError(why)))
 
     def close(self) -> None:
-        """End everything of this generation and wait for it."""
         self.recovery.close()
         for step in self.built.steps.values():
             step.close()
@@ -337,6 +324,8 @@ class Generation:
                     step.poll()
             case events.EndAttempt(checkpoint_id, decided, reason):
                 for step in self.built.steps.values():
+                    if decided:
+                        step.decided(checkpoint_id)
                     step.tell(Ended(checkpoint_id, decided))
                 why = "" if decided else self.history.failure_of(checkpoint_id)
                 self._stop(

@@ -29,8 +29,6 @@ def is_starved(error: BaseException | None) -> bool:
 
 
 class End(Enum):
-    """How a generation ended."""
-
     FINISHED = auto()
     """Every step has ended by itself and everything is committed."""
     STOPPED = auto()

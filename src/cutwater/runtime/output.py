@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 
 from cutwater.errors import RunError
 from cutwater.ids import BatchId, Generation
+from cutwater.protocol.commit import ShowPermit
 from cutwater.protocol.cut import Committable
 from cutwater.protocol.messages import Event
-from cutwater.protocol.showing import ShowPermit
 from cutwater.runtime.channel import Channel
 from cutwater.sinks.base import OpenSink, Rows, ShowingSink
 from cutwater.store.backends.directories import matching, remove_tree
@@ -40,7 +40,6 @@ class Written:
 
     @property
     def size_bytes(self) -> int:
-        """How many bytes were written."""
         staged = sum(blob.size_bytes for committable in self.staged for blob in committable.blobs)
         return staged + (self.event.size_bytes if self.event else 0)
 
@@ -61,7 +60,6 @@ class ChannelOutput:
     """Writes into the step's channel; the step appends the Event once the gate is open."""
 
     def __init__(self, channel: Channel) -> None:
-        """Write into this channel's directory."""
         self._channel = channel
 
     def write(self, rows: Rows, batch: BatchId) -> Written:
@@ -102,28 +100,17 @@ class SinkOutput:
     def __init__(
         self, sink: OpenSink, generation: Generation, shows: ShowPermit | None = None
     ) -> None:
-        """Stage for this generation.
-
-        Args:
-            sink: The sink.
-            generation: The generation.
-            shows: Its permit to show batches before their checkpoint; None if the sink does not.
-        """
+        """Stage for one generation; `shows` permits it to show batches before their checkpoint."""
         self._sink = sink
         self._generation = generation
         self._shows = shows
 
     def write(self, rows: Rows, batch: BatchId) -> Written:
-        """Stage the rows outside scratch."""
         staged = self._sink.stage(rows, self._generation, batch)
         return Written() if staged is None else Written(rows=staged.rows, staged=(staged,))
 
     def appended(self, written: Written) -> None:
-        """Show the rows, if the sink shows batches.
-
-        Raises:
-            Superseded: If a successor has rolled the sink back.
-        """
+        """Show the rows, if the sink shows batches."""
         if self._shows is not None and isinstance(self._sink, ShowingSink):
             for committable in written.staged:
                 self._sink.show(self._shows, committable)

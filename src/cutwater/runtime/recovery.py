@@ -17,6 +17,7 @@ from cutwater.errors import (
     RecoveryError,
 )
 from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkId, Slot
+from cutwater.protocol.commit import grant_shows
 from cutwater.protocol.cut import BlobRef, Cut, Version
 from cutwater.protocol.decisions import Claim, Decision, DecisionOutcome, LogView
 from cutwater.protocol.lost_commit import last_writes
@@ -37,7 +38,6 @@ from cutwater.protocol.recovery import (
     next_action,
     own_claim,
 )
-from cutwater.protocol.showing import grant_shows
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.reporting.recovery_timing import Phase, Phases
 from cutwater.runtime.scratch import new_blob_cache
@@ -55,13 +55,10 @@ class Recovery:
     """One recovery of one process.
 
     Attributes:
-        context: What the pipeline runs with.
         claims: All claims that this process has tried to write. Once this process has claimed the
             pipeline, it does not claim it again from a process that took over, unless that process
             is known to have ended; then the list is cleared.
-        nonce: The nonce of this recovery's claim.
         blob_cache: The content of the cut's objects, once they are verified.
-        phases: Measures how long each phase takes.
     """
 
     context: RunContext
@@ -129,9 +126,7 @@ class Recovery:
     def _claim(self, claim: Claim) -> None:
         """Try to claim the pipeline; the next read of the log shows whether the claim succeeded.
 
-        Raises:
-            OutcomeUnknown: If the store does not accept the claim. On a full disk, retrying here
-                would loop forever without a report.
+        OutcomeUnknown is not retried: on a full disk, that would loop forever without a report.
         """
         self.claims.append(claim)
         log = self.context.store.log
@@ -167,7 +162,6 @@ class Recovery:
         )
 
     def _showing(self) -> frozenset[SinkId]:
-        """Return the sinks that show batches, now or in the previous generation."""
         if self._before is None:
             self._before = self.context.store.targets.last_recorded()
         both = (*self._before.items(), *self.context.targets.items())
@@ -207,12 +201,7 @@ class Recovery:
         return self._targets[generation]
 
     def _take_back(self, action: TakeBack) -> Version | None:
-        """Roll a sink back at its previous target, and fence predecessors at its current target.
-
-        Raises:
-            Superseded: If another process has done so for a later claim.
-            SinkError: If the sink cannot be rolled back, now or ever.
-        """
+        """Roll a sink back at its previous target, and fence predecessors at its current target."""
         sink, claim = action.sink, action.claim
         permit = grant_shows(self.context.pipeline, claim.slot, claim.generation)
         before, now = (self._before or {}).get(sink), self.context.targets.get(sink)

@@ -27,8 +27,8 @@ from cutwater.store.records.requests import (
     Answer,
     AnswerState,
     Request,
+    RequestKind,
     Treatment,
-    Wish,
     choose_treatment,
 )
 from cutwater.tasks import THREADS, Inbox, Task, Tasks
@@ -92,15 +92,7 @@ class RequestServer:
         clock: Clock = SYSTEM_CLOCK,
         tasks: Tasks = THREADS,
     ) -> None:
-        """Prepare to serve.
-
-        Args:
-            store: The pipeline in its store.
-            holder: The nonce of this process's lease, to which requests are addressed.
-            control: Carries out the requests.
-            clock: Tells the time.
-            tasks: Starts the threads.
-        """
+        """Prepare to serve requests addressed to `holder`, the nonce of this process's lease."""
         self._store = store
         self._holder = holder
         self._control = control
@@ -114,7 +106,6 @@ class RequestServer:
         self._task: Task | None = None
 
     def start(self) -> None:
-        """Start the thread."""
         self._task = self._tasks.start(self._run, "requests")
 
     def report(self, report: AttemptReport | RecoveryReport) -> None:
@@ -178,7 +169,7 @@ class RequestServer:
     # -- carrying out
 
     def _take(self, request: Request) -> None:
-        _LOG.info("%s requests: %s", request.asked_by, request.wish.value)
+        _LOG.info("%s requests: %s", request.asked_by, request.kind.value)
         if self._closing.is_set():
             self._answer(request.token, _Result(AnswerState.FAILED, _ENDED))
             return
@@ -198,7 +189,7 @@ class RequestServer:
     def _carry_out(self, request: Request) -> "_Result":
         timeout_s = max(0.0, (request.expires_at_ms - self._clock.wall_ms()) / 1000)
         abort = request.abort
-        if request.wish is Wish.ABORT:
+        if request.kind is RequestKind.ABORT:
             if abort is UNSET:
                 return _Result(AnswerState.FAILED, "it does not say what to abort, nor why")
             aborted = self._control.abort_checkpoint(abort.checkpoint_id, abort.reason, timeout_s)
@@ -208,7 +199,7 @@ class RequestServer:
                 aborted,
             )
         wanted = checkpoint_request(request)
-        if request.wish is not Wish.STOP:
+        if request.kind is not RequestKind.STOP:
             return _judge(self._control.checkpoint(wanted, timeout_s))
         if request.name is None and not request.drain:
             self._control.stop(checkpoint=True)
@@ -246,8 +237,6 @@ class RequestServer:
 
 
 class _Result(NamedTuple):
-    """The answer to a request."""
-
     state: AnswerState
     message: str = ""
     report: CheckpointReport | None = None
@@ -262,7 +251,6 @@ def _judge(report: CheckpointReport | None) -> _Result:
 
 
 def checkpoint_request(request: Request) -> CheckpointRequest:
-    """Return the checkpoint that a request wants."""
     if request.name is not None:
         kind = CheckpointKind.SAVEPOINT
     else:

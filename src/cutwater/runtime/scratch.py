@@ -42,12 +42,7 @@ _LEFT: Final = ("g*", "stock-*", f"{_LEFT_BY_OTHERS}*")
 
 @dataclass(frozen=True, slots=True)
 class Scratch:
-    """A scratch directory in use.
-
-    Attributes:
-        path: The directory.
-        lock: The locked file in it.
-    """
+    """A scratch directory in use; `lock` is the locked file in it."""
 
     path: Path
     lock: IO[bytes]
@@ -61,12 +56,7 @@ class Scratch:
 
         Args:
             given: The directory that the user has set; None for the default.
-            pipeline: The pipeline.
             shared: Whether executors run on other machines and must see the directory too.
-
-        Raises:
-            ConfigError: If no directory was given although it must be shared, the directory cannot
-                be written, or the private directory is open to other users.
         """
         if given is None and shared:
             raise ConfigError("scratch", "name a directory that the driver and all executors share")
@@ -108,11 +98,7 @@ class Scratch:
 
 
 def _private_root() -> Path:
-    """Return the default directory for scratch.
-
-    Raises:
-        ConfigError: If it cannot be created, or is open to other users.
-    """
+    """Return the default directory for scratch; refuse one that is open to other users."""
     try:
         return private_directory(_PRIVATE)
     except OSError as error:
@@ -159,7 +145,6 @@ def _take_if_abandoned(directory: Path, into: Path) -> None:
 
 
 def generation_directory(scratch: Path, generation: Generation) -> Path:
-    """Return where a generation keeps its files."""
     return scratch / f"g{generation:06d}"
 
 
@@ -191,7 +176,6 @@ def private_directory(name: str = "") -> Path:
     Raises:
         PermissionError: If it is open to other users, or may be under their control; the message
             names it and the next step.
-        OSError: If it cannot be created.
     """
     path = private_path()
     # A file or a dangling link is in the way of mkdir; lstat says which.

@@ -47,7 +47,7 @@ from cutwater.protocol.step.machine import Step
 from cutwater.runtime.channel import Channel, Signal
 from cutwater.runtime.output import Output, Written
 from cutwater.runtime.reporting.failed_batch import FailedBatch
-from cutwater.runtime.reporting.status import StepTimes
+from cutwater.runtime.reporting.status import PartitionLag, StepTimes
 from cutwater.tasks import THREADS, Tasks
 
 _ROOM_POLL_S: Final = 0.2
@@ -65,10 +65,7 @@ class DriverCallbacks:
         post: Hands an event to the coordinator.
         upload: Stores a snapshot in the background.
         failed: Reports that a step has failed.
-        generation: The generation.
         pipeline: The pipeline's uuid, for names that must differ from those of other pipelines.
-        clock: Tells the time.
-        tasks: Starts threads, and makes what they wait for.
     """
 
     post: Callable[[CoordinatorEvent], None]
@@ -82,12 +79,7 @@ class DriverCallbacks:
 
 @dataclass(frozen=True, slots=True)
 class PinnedFiles:
-    """The files of one pin.
-
-    Attributes:
-        directory: Where they are.
-        files: Their paths below it: the whole snapshot.
-    """
+    """The files of one pin: the whole snapshot, as paths below the directory."""
 
     directory: Path
     files: tuple[str, ...]
@@ -95,14 +87,9 @@ class PinnedFiles:
 
 @dataclass(frozen=True, slots=True)
 class StepConnections:
-    """What a step is connected to.
+    """What a step is connected to; `channel` is None if it has no readers.
 
-    Attributes:
-        inputs: The channel of each input.
-        channel: Its own channel; None if it has no readers.
-        output: Writes the rows of its batches.
-        directory: Its directory in scratch.
-        signal: Wakes it.
+    `target_batch_ms` is how long a batch may take that reads more because the step lags.
     """
 
     inputs: Mapping[InputId, Channel]
@@ -110,6 +97,7 @@ class StepConnections:
     output: Output
     directory: Path
     signal: Signal
+    target_batch_ms: int = 0
 
 
 class RunningStep(ABC):
@@ -120,7 +108,6 @@ class RunningStep(ABC):
     def __init__(
         self, plan: PhysicalStep, machine: Step, wiring: StepConnections, callbacks: DriverCallbacks
     ) -> None:
-        """Connect a step; nothing runs yet."""
         self.plan = plan
         self.name = plan.name
         self.machine = machine
@@ -132,6 +119,7 @@ class RunningStep(ABC):
         self.failure: BaseException | None = None
         self.last_bytes: int | None = None
         self.late_rows = 0
+        self.lag: tuple[PartitionLag, ...] = ()
         self.times = StepTimes(callbacks.clock)
 
     # -- engines
@@ -182,6 +170,9 @@ class RunningStep(ABC):
 
     def count_late_rows(self) -> None:  # noqa: B027 - most engines drop none
         """Add the rows dropped as late since the last call to `late_rows`."""
+
+    def decided(self, checkpoint_id: CheckpointId) -> None:  # noqa: B027 - most need no notice
+        """Note that a checkpoint is decided, before its pin is dropped; must not block or raise."""
 
     # -- the critical section
 

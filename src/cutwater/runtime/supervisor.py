@@ -69,7 +69,6 @@ class Supervisor:
     """One run of one pipeline in one process. Only `run` is bound to one thread."""
 
     def __init__(self, context: RunContext, restart: RestartConfig, lease: Lease) -> None:
-        """Prepare a run."""
         self._context = self.context = context
         self._restart = restart
         self.lease = lease
@@ -99,7 +98,6 @@ class Supervisor:
 
     @property
     def change(self) -> Change | None:
-        """How the cut of the newest generation was mapped to its steps."""
         return self._generation.built.change if self._generation else None
 
     # -- the run
@@ -112,7 +110,6 @@ class Supervisor:
             Fenced: If another process has claimed the pipeline.
             Superseded: If a sink has committed a later decision, and the log shows no newer claim.
             TargetBehind: If a target lacks a commit that is recorded.
-            CutwaterError: If the pipeline cannot run for another reason.
         """
         end = "the pipeline has ended"
         try:
@@ -281,7 +278,6 @@ class Supervisor:
         return generation.run()
 
     def _report_recovery(self, report: RecoveryReport) -> None:
-        """Report a recovery; called on the generation's loop."""
         first = f"{report.first_batch_ms} ms" if report.first_batch_ms is not None else "none"
         _LOG.info(
             "generation %s from checkpoint %s: choose %s ms, commit replay %s ms (%s commits), "
@@ -356,11 +352,7 @@ class Supervisor:
     ) -> CheckpointReport | None:
         """Take a last checkpoint and stop; resume if it fails. Waits only for the checkpoint.
 
-        Returns:
-            The checkpoint's report; None if the result is not known in time.
-
-        Raises:
-            ConfigError: If a savepoint has that name already.
+        None if the result is not known in time; ConfigError if a savepoint has that name already.
         """
         request = replace(request, is_last=True)
 
@@ -374,11 +366,9 @@ class Supervisor:
         return report
 
     def _resume(self) -> None:
-        """Return to running: the checkpoint to stop with failed."""
         self._move_if_possible(RunTrigger.RESUME)
 
     def wait_for_end(self, timeout_s: float | None) -> bool:
-        """Wait until the pipeline has ended; return whether it has."""
         return self._over.wait(timeout_s)
 
     def checkpoint(
@@ -386,11 +376,7 @@ class Supervisor:
     ) -> CheckpointReport | None:
         """Request a checkpoint and wait until it is decided and committed, or has failed.
 
-        Returns:
-            The checkpoint's report; None if the result is not known in time.
-
-        Raises:
-            ConfigError: If a savepoint has that name already.
+        None if the result is not known in time; ConfigError if a savepoint has that name already.
         """
         return self._ask(request, timeout_s, lambda generation: generation.request(request))
 
@@ -403,9 +389,6 @@ class Supervisor:
             checkpoint_id: The checkpoint; None for the only one that is pending.
             reason: Why; it is stored with the attempt.
             timeout_s: How long to wait; None for no limit.
-
-        Returns:
-            The attempt, which has failed for this reason; None if the result is not known in time.
 
         Raises:
             ConfigError: If the reason cannot be stored.
@@ -463,7 +446,6 @@ class Supervisor:
         return state.value, self._detail
 
     def status(self) -> RunStatus:
-        """Return the current status."""
         generation = self._generation
         state, detail = self.state
         if generation is None:
@@ -505,14 +487,8 @@ def find_fencing_error(
 ) -> BaseException | None:
     """Return the error that ends a run if its generation ended because of a newer generation.
 
-    Args:
-        outcome: How the generation ended.
-        store: The pipeline in its store.
-        tried: All claims that this process has tried to write.
-
-    Returns:
-        `Fenced` if the log shows a newer claim; otherwise the error of the sink that refused the
-        generation, if there is one; None if the generation ended for another reason.
+    `Fenced` if the log shows a newer claim than those this process has `tried`; otherwise the error
+    of the sink that refused the generation; None if it ended for another reason.
     """
     if outcome.end not in {End.FAILED, End.FENCED}:
         return None

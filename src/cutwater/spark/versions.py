@@ -48,7 +48,6 @@ class SparkVersion:
 
     @property
     def name(self) -> str:
-        """The version as people write it, such as `4.3`."""
         return ".".join(map(str, self.minor))
 
 
@@ -121,7 +120,6 @@ class Feature:
 
     @property
     def since_name(self) -> str:
-        """The first version that has it, as people write it."""
         return ".".join(map(str, self.since))
 
 
@@ -129,6 +127,12 @@ STATE_READING: Final = Feature(
     "reading the state of a step (`cutwater state`, `cutwater.state`)",
     (4, 1),
     "run the pipeline and read its state on Spark 4.1 or newer",
+)
+DECLARATIVE_PIPELINES: Final = Feature(
+    "a declarative project (`spark-pipeline.yml`)",
+    (4, 1),
+    "write the pipeline in Python, or install a newer pyspark",
+    "pipelines",
 )
 FEATURES: Final = (
     STATE_READING,
@@ -140,6 +144,7 @@ FEATURES: Final = (
     Feature("a column of the type void", (4, 1), "cast it to another type"),
     Feature("repartitionById", (4, 1), "use repartition", "repartitionById"),
     Feature("the type TIME", (4, 1), "keep the time as a string or a number", "TimeType"),
+    DECLARATIVE_PIPELINES,
     Feature("zipWithIndex", (4, 2), "number the rows in another way", "zipWithIndex"),
     Feature("nearestByJoin", (4, 2), "join by a condition", "nearestByJoin"),
 )
@@ -157,7 +162,6 @@ class LostState:
 
     Attributes:
         operator: The node that keeps it, by the name that a checkpoint has for it.
-        written_by: The version that writes it.
         reason: Why the others cannot read it.
     """
 
@@ -178,10 +182,7 @@ LOST_STATE: Final = (
 def lost_state(operator: str, written_by: str, read_by: str) -> str | None:
     """Return why a version cannot read the state that another has written; None if it can.
 
-    Args:
-        operator: The node that keeps the state, by the name that a checkpoint has for it.
-        written_by: The version that wrote the state, such as `4.0.5`.
-        read_by: The version that shall read it.
+    The operator has the name that a checkpoint has for it; versions are written as `4.0.5`.
     """
     writer, reader = find_version(written_by), find_version(read_by)
     if writer is None or reader is None or writer is reader:
@@ -212,7 +213,6 @@ def unread_marks(marks: frozenset[str], text: str) -> tuple[str, ...]:
 
 
 def missing_features(version: SparkVersion) -> tuple[Feature, ...]:
-    """Return what a version lacks."""
     return tuple(feature for feature in FEATURES if feature.since > version.minor)
 
 
@@ -225,12 +225,7 @@ def refusal(feature: Feature, text: str) -> str | None:
 
 
 def explain_error(error: BaseException, text: str) -> str:
-    """Return why a version of Spark is the reason of an error of a user's function, or nothing.
-
-    Args:
-        error: What was raised.
-        text: The version in use, such as `4.0.5`.
-    """
+    """Return why the version in use, such as `4.0.5`, is the reason of a user's error, or ""."""
     if not isinstance(error, AttributeError | ImportError):
         return ""
     words = set(re.findall(r"\w+", str(error)))
@@ -256,11 +251,7 @@ def has_setting(version: SparkVersion, key: str) -> bool:
 
 
 def require_version(text: str) -> SparkVersion:
-    """Return the entry of a version.
-
-    Raises:
-        SessionError: If no pipeline runs on it.
-    """
+    """Return the entry of a version; SessionError if no pipeline runs on it."""
     version = find_version(text)
     if version is None:
         raise SessionError(

@@ -503,6 +503,20 @@ def test_a_sink_reads_updates_one_event_at_a_time() -> None:
     ] == [(False, 99)]
 
 
+@pytest.mark.parametrize(("order_by", "by_event"), [((), True), (("at",), False)])
+def test_a_sink_whose_readers_see_the_order_reads_one_event_at_a_time(
+    order_by: tuple[str, ...], by_event: bool
+) -> None:
+    pipeline = Pipeline("ordered")
+    pipeline.source(read, name="a", chain=False)
+    topic = sinks.kafka("broker:9092", topic="t", value="json", staging="s", order_by=order_by)
+    pipeline.sink("b", topic, of="a")
+
+    (step_input,) = plan(pipeline).steps[-1].inputs
+
+    assert step_input.by_event is by_event
+
+
 def test_a_complete_result_may_go_to_no_step() -> None:
     pipeline = Pipeline("complete")
     pipeline.source(read, name="a")
@@ -891,6 +905,7 @@ def test_the_json_of_a_step_has_all_that_the_tree_has() -> None:
         "name": "totals",
         "output_mode": "update",
         "partitions": 8,
+        "state": None,
         "trigger_ms": 1_000,
         "max_batch_bytes": 64 * 1024**2,
         "alignment_timeout_ms": None,

@@ -17,7 +17,7 @@ from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.runtime.request_server import RequestServer
 from cutwater.store.pipeline_store import PipelineStore
-from cutwater.store.records.requests import Abort, Answer, AnswerState, Request, Wish
+from cutwater.store.records.requests import Abort, Answer, AnswerState, Request, RequestKind
 
 US = "our-nonce"
 DONE, FAILED, TAKEN = AnswerState.DONE, AnswerState.FAILED, AnswerState.TAKEN
@@ -48,7 +48,9 @@ def desk(store: PipelineStore, control: FakeRunControl) -> Iterator[RequestServe
     made.close()
 
 
-def request(token: str = "token", wish: Wish = Wish.SAVEPOINT, **changes: object) -> Request:
+def request(
+    token: str = "token", kind: RequestKind = RequestKind.SAVEPOINT, **changes: object
+) -> Request:
     at_ms = wall_ms()
     values: dict[str, object] = {
         "holder": US,
@@ -56,7 +58,7 @@ def request(token: str = "token", wish: Wish = Wish.SAVEPOINT, **changes: object
         "asked_at_ms": at_ms,
         "expires_at_ms": at_ms + 60_000,
     }
-    return Request(token=token, wish=wish, **(values | changes))  # type: ignore[arg-type]
+    return Request(token=token, kind=kind, **(values | changes))  # type: ignore[arg-type]
 
 
 def answer_to(store: PipelineStore, token: str = "token") -> Answer:
@@ -94,7 +96,7 @@ def test_a_savepoint_is_taken_once_under_its_name(
 def test_a_checkpoint_is_taken_as_it_was_asked_for(
     store: PipelineStore, control: FakeRunControl, full: bool, kind: CheckpointKind
 ) -> None:
-    store.requests.ask(request(wish=Wish.CHECKPOINT, full=full))
+    store.requests.ask(request(kind=RequestKind.CHECKPOINT, full=full))
 
     assert answer_to(store).state is DONE
     assert control.requested == [CheckpointRequest(kind)]
@@ -150,7 +152,7 @@ def test_a_pending_checkpoint_is_aborted_for_the_reason_that_is_given(
 ) -> None:
     store.requests.ask(
         request(
-            wish=Wish.ABORT,
+            kind=RequestKind.ABORT,
             abort=Abort(checkpoint_id=CheckpointId(7), reason="the disk is replaced"),
         )
     )
@@ -179,7 +181,7 @@ def test_an_abort_that_is_not_done_is_answered_with_the_reason(
 ) -> None:
     for name, value in change.items():
         setattr(control, name, value)
-    store.requests.ask(request(wish=Wish.ABORT, abort=Abort(reason="why")))
+    store.requests.ask(request(kind=RequestKind.ABORT, abort=Abort(reason="why")))
 
     answer = answer_to(store)
 
@@ -191,7 +193,7 @@ def test_an_abort_that_is_not_done_is_answered_with_the_reason(
 def test_an_abort_of_nothing_in_particular_takes_no_checkpoint(
     store: PipelineStore, control: FakeRunControl
 ) -> None:
-    store.requests.ask(request(wish=Wish.ABORT))
+    store.requests.ask(request(kind=RequestKind.ABORT))
 
     answer = answer_to(store)
 
@@ -203,7 +205,7 @@ def test_an_abort_of_nothing_in_particular_takes_no_checkpoint(
 def test_a_stop_is_answered_when_the_pipeline_has_ended(
     store: PipelineStore, control: FakeRunControl
 ) -> None:
-    store.requests.ask(request(wish=Wish.STOP))
+    store.requests.ask(request(kind=RequestKind.STOP))
 
     answer = answer_to(store)
 
@@ -217,7 +219,7 @@ def test_a_plain_stop_is_done_although_its_last_checkpoint_failed(
     store: PipelineStore, control: FakeRunControl
 ) -> None:
     control.outcome = "FAILED"
-    store.requests.ask(request(wish=Wish.STOP))
+    store.requests.ask(request(kind=RequestKind.STOP))
 
     answer = answer_to(store)
 
@@ -230,7 +232,7 @@ def test_a_stop_with_a_savepoint_that_fails_is_no_stop(
     store: PipelineStore, control: FakeRunControl
 ) -> None:
     control.outcome = "FAILED"
-    store.requests.ask(request(wish=Wish.STOP, name="last", drain=True))
+    store.requests.ask(request(kind=RequestKind.STOP, name="last", drain=True))
 
     answer = answer_to(store)
 
@@ -244,7 +246,7 @@ def test_a_pipeline_that_fails_while_it_stops_says_so(
     store: PipelineStore, control: FakeRunControl
 ) -> None:
     control.state, control.detail = "FAILED", "step totals failed"
-    store.requests.ask(request(wish=Wish.STOP, drain=True))
+    store.requests.ask(request(kind=RequestKind.STOP, drain=True))
 
     answer = answer_to(store)
 

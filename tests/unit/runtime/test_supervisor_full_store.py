@@ -101,7 +101,8 @@ class Standstill:
     def nothing(self, *_: object) -> None:
         pass
 
-    start = poll = notice = tell = problem = try_to_end = try_to_halt = close = nothing
+    start = poll = notice = tell = decided = problem = try_to_end = nothing
+    try_to_halt = close = nothing
 
 
 @pytest.fixture

@@ -33,14 +33,7 @@ _REFUSALS: Final = {
 
 @dataclass(slots=True)
 class Waiter:
-    """Waits for a requested checkpoint.
-
-    Attributes:
-        request: The request.
-        done: Set when the result is known.
-        id: The attempt that serves the request; None before it has started.
-        report: The result, once it is known.
-    """
+    """Waits for a requested checkpoint; `id` is None before its attempt has started."""
 
     request: CheckpointRequest
     done: Event
@@ -48,7 +41,6 @@ class Waiter:
     report: CheckpointReport | None = None
 
     def fail(self, reason: str) -> None:
-        """End the wait: the request has failed."""
         self.report = CheckpointReport(
             CheckpointId(0),
             "FAILED",
@@ -62,14 +54,7 @@ class Waiter:
 
 @dataclass(slots=True)
 class AbortWaiter:
-    """Waits for the result of one abort.
-
-    Attributes:
-        cancel: The abort, as it is passed to the coordinator.
-        done: Set when the report or the refusal is known.
-        report: The aborted attempt, once it is known.
-        refusal: Why nothing was aborted; empty otherwise.
-    """
+    """Waits for the result of one abort: the aborted attempt, or why nothing was aborted."""
 
     cancel: events.Cancelled
     done: Event
@@ -77,7 +62,6 @@ class AbortWaiter:
     refusal: str = ""
 
     def refuse(self, reason: str) -> None:
-        """End the wait: nothing was aborted."""
         self.refusal = reason
         self.done.set()
 
@@ -154,7 +138,6 @@ class AttemptHistory:
                     return
 
     def failure_of(self, checkpoint_id: CheckpointId) -> str:
-        """Return why an attempt failed."""
         report = self._reports.get(checkpoint_id)
         return (report.failure if report else None) or "the reason is not known"
 
@@ -183,7 +166,6 @@ class AttemptHistory:
     # -- observing the coordinator
 
     def on_event(self, event: events.CoordinatorEvent) -> None:
-        """Observe an event for the coordinator."""
         with self._lock:
             match event:
                 case events.DecisionMade(checkpoint_id, DecisionOutcome.WRITTEN):
@@ -196,7 +178,6 @@ class AttemptHistory:
     def on_command(
         self, command: events.CoordinatorCommand, uploaded: Mapping[CheckpointId, int]
     ) -> None:
-        """Observe a command of the coordinator."""
         with self._lock:
             match command:
                 case events.ReserveId(checkpoint_id, _, request):
@@ -373,7 +354,6 @@ class AttemptHistory:
         self._resolve(checkpoint_id)
 
     def _publish(self, checkpoint_id: CheckpointId) -> None:
-        """Report an attempt that has ended."""
         report = self._reports.get(checkpoint_id)
         if report is not None:
             self._report(report)

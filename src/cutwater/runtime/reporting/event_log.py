@@ -41,7 +41,6 @@ class EventLog:
     """Writes the events of one pipeline."""
 
     def __init__(self, pipeline: str, pipeline_id: str) -> None:
-        """Write events of the pipeline with this name and uuid."""
         self._who = {"pipeline": pipeline, "pipeline_id": pipeline_id}
 
     def note(
@@ -53,15 +52,7 @@ class EventLog:
         level: int = logging.INFO,
         **fields: object,
     ) -> None:
-        """Write one event; cheap if the level is disabled, and never raises.
-
-        Args:
-            event: What happened.
-            text: The same as a sentence.
-            generation: The generation of the event.
-            level: The level, as in `logging`.
-            fields: Other fields; None is left out.
-        """
+        """Write one event; cheap if the level is disabled, and never raises; leaves out None."""
         if not _LOG.isEnabledFor(level):
             return
         known = {name: value for name, value in fields.items() if value is not None}

@@ -37,11 +37,8 @@ class FailedInput:
     """What one batch read of one stream.
 
     Attributes:
-        name: The source or the channel.
         what: The unit of the bounds: `Events` of a channel, or `offsets`.
         start: Its start, as the source writes it.
-        end: Its end.
-        files: The files, if the stream reads files.
     """
 
     name: str
@@ -64,14 +61,11 @@ class FailedInput:
 
 @dataclass(frozen=True, slots=True)
 class FailedBatch:
-    """A failed batch and its input."""
-
     step: StepId
     batch: BatchId
     inputs: tuple[FailedInput, ...] = ()
 
     def meets(self, other: "FailedBatch") -> bool:
-        """Return whether both failed on the same input."""
         if self.step != other.step:
             return False
         mine, others = self.files, other.files
@@ -79,7 +73,6 @@ class FailedBatch:
 
     @property
     def files(self) -> frozenset[str]:
-        """All files of its input."""
         return frozenset(file for stream in self.inputs for file in stream.files)
 
     def only(self, files: frozenset[str]) -> "FailedBatch":
@@ -127,24 +120,17 @@ def _short(text: str) -> str:
 
 
 def events_of(channel: str, start: int, end: int) -> FailedInput:
-    """Return what a batch reads of a channel."""
     return FailedInput(channel, "Events", str(start), str(end))
 
 
 def drop_unread(found: Sequence[FailedInput | None]) -> tuple[FailedInput, ...]:
-    """Leave out the streams that a batch does not read."""
     return tuple(stream for stream in found if stream is not None)
 
 
 def cause_of(error: BaseException, files: Collection[str] = ()) -> tuple[str, str]:
-    """Find where in the user's files an error comes from, and its cause in one line.
+    """Return the place in the user's files an error comes from, and its cause in one line.
 
-    Args:
-        error: The error, as Spark or Python raised it.
-        files: The user's files.
-
-    Returns:
-        The place as `file:line in function`, empty if none is known; and the cause.
+    The place is `file:line in function`; empty if none is known.
     """
     if isinstance(error, CutwaterError):
         return "", error.message
@@ -171,7 +157,6 @@ def cause_of(error: BaseException, files: Collection[str] = ()) -> tuple[str, st
 
 
 def first_line(error: BaseException) -> str:
-    """Give an error's kind and the first line of its text."""
     first = str(error).strip().split("\n", 1)[0]
     return f"{type(error).__name__}: {first}" if first else type(error).__name__
 

@@ -36,7 +36,6 @@ class Rates:
     """Samples of rows by step. May be used from any thread: a terminal, an API and a program."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK, tasks: Tasks = THREADS) -> None:
-        """Start without samples."""
         self._clock = clock
         self._lock = tasks.lock()
         self._seen: dict[StepId, deque[tuple[int, int]]] = {}
@@ -61,7 +60,6 @@ class Rates:
 def steps_of(
     built: Built, reports: Sequence[CheckpointReport], rates: Rates
 ) -> tuple[StepStatus, ...]:
-    """Return the status of the steps, given the newest attempts."""
     opened = next((report for report in reversed(reports) if report.status == "IN_PROGRESS"), None)
     return tuple(
         StepStatus(
@@ -75,13 +73,13 @@ def steps_of(
             step.late_rows,
             _barrier(step, opened),
             None if opened is None else alignment_of(step, opened.id),
+            step.lag,
         )
         for name, step in built.steps.items()
     )
 
 
 def channels_of(built: Built) -> tuple[ChannelStatus, ...]:
-    """Return the lag of every reader of every channel."""
     return tuple(
         ChannelStatus(name, reader.step, backlog.messages, backlog.size_bytes)
         for name, channel in built.channels.items()
@@ -148,7 +146,6 @@ class LateRows:
         self._over = tasks.event()
 
     def start(self) -> None:
-        """Start the thread."""
         self._tasks.start(self._run, "late-rows")
 
     def close(self) -> None:

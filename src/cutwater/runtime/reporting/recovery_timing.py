@@ -16,8 +16,6 @@ from cutwater.store.records.reports import RecoveryReport
 
 
 class Phase(Enum):
-    """A part of a recovery."""
-
     CHOOSE = auto()
     """Claim the pipeline and find its last cut."""
     COMMIT_REPLAY = auto()
@@ -69,7 +67,6 @@ class Phases:
         self._spent_ms[Phase.FIRST_BATCH] = self._clock.now_ms() - self._since_ms
 
     def report(self, restore: Restore) -> RecoveryReport:
-        """Return the report so far."""
         cut = restore.cut
         return RecoveryReport(
             generation=Generation(restore.generation),
@@ -109,12 +106,10 @@ class FirstBatch:
 
     @property
     def report(self) -> RecoveryReport:
-        """The report so far."""
         return self._phases.report(self._restore)
 
     @property
     def waits(self) -> bool:
-        """Whether no batch was finished yet."""
         return bool(self._before)
 
     def look(self) -> None:

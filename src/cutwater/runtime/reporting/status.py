@@ -53,8 +53,30 @@ class AlignmentStatus:
 
     @property
     def inputs(self) -> int:
-        """How many inputs the step has."""
         return len(self.aligned) + len(self.waiting)
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionLag:
+    """How far a source is behind the end of one partition, when its broker was last asked.
+
+    Attributes:
+        source: The source's name in the pipeline.
+        position: The next offset to read, after the last batch.
+        end: The offset that the next new record gets; with `read_committed`, the first offset of
+            the oldest open transaction.
+    """
+
+    source: str
+    topic: str
+    partition: int
+    position: int
+    end: int
+
+    @property
+    def records(self) -> int:
+        """The lag in offsets: compaction and transactions leave offsets without a record."""
+        return max(0, self.end - self.position)
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,6 +95,8 @@ class StepStatus:
             the watermark had passed them, as Spark counts them.
         barrier: The progress of the open attempt's barrier at this step.
         alignment: The alignment of its inputs; None for a source, and without an attempt.
+        lag: For each partition of Kafka that it reads, how far it is behind; empty while that is
+            not known.
     """
 
     name: str
@@ -85,6 +109,7 @@ class StepStatus:
     late_rows: int = 0
     barrier: BarrierAt = BarrierAt.NOWHERE
     alignment: AlignmentStatus | None = None
+    lag: tuple[PartitionLag, ...] = ()
 
     @property
     def aligned(self) -> str:
@@ -164,7 +189,6 @@ class CheckpointReport:
         return table(failed, (*names, *sizes), rows)
 
     def record(self) -> AttemptReport:
-        """Return it as a record for the store."""
         return AttemptReport(
             checkpoint_id=self.id,
             generation=self.generation,
@@ -296,7 +320,6 @@ class StepTimes:
     """The times of one step's open attempts."""
 
     def __init__(self, clock: Clock = SYSTEM_CLOCK) -> None:
-        """Start without attempts."""
         self._clock = clock
         self._open: dict[CheckpointId, _Times] = {}
 
@@ -315,11 +338,9 @@ class StepTimes:
         times.rows = rows
 
     def on_pinned(self, checkpoint_id: CheckpointId, since_ms: int) -> None:
-        """Record how long pinning took."""
         self._of(checkpoint_id).sync_ms += self._clock.now_ms() - since_ms
 
     def on_storing(self, checkpoint_id: CheckpointId) -> None:
-        """Record that storing the snapshot begins."""
         self._of(checkpoint_id).stored_from_ms = self._clock.now_ms()
 
     def on_uploaded(self, checkpoint_id: CheckpointId, size_bytes: int) -> None:

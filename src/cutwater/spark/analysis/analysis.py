@@ -13,6 +13,7 @@ from enum import Enum
 from functools import partial
 from typing import Final
 
+from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame
 from pyspark.sql.types import StructType
@@ -23,16 +24,21 @@ from cutwater.pipeline.nodes import Kind, Node
 from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.evolution.identity import StepIdentity
 from cutwater.runtime.channel import ChannelSchema
-from cutwater.runtime.reporting.failed_batch import failing_place, named_node
+from cutwater.runtime.reporting.failed_batch import cause_of, failing_place, named_node
 from cutwater.sinks.base import SelectiveTarget
 from cutwater.sinks.columns import nullable
 from cutwater.spark.analysis import plan_nodes
 from cutwater.spark.analysis.column_pruning import find_unstorable_columns
 from cutwater.spark.analysis.identity import identify, origins
+from cutwater.spark.analysis.kafka_options import KafkaSource, read_kafka
 from cutwater.spark.analysis.logical_plan import WATERMARK_DELAY, PlanNode, plan_of
 from cutwater.spark.analysis.self_reads import SelfReadCheck
 from cutwater.spark.checkpoint_dir.offsets import Stream, StreamKind
 from cutwater.spark.engine.input_watermarks import EventTime
+from cutwater.spark.jvm.by_reference.source_reference import (
+    reads_kafka,
+    why_not_by_reference,
+)
 from cutwater.spark.jvm.channel_scan import columns_of
 from cutwater.spark.jvm.channel_source import ChannelSource
 from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
@@ -40,12 +46,13 @@ from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_source import NativeSource, native_source
 from cutwater.spark.versions import explain_error, refused_nodes
 
+_READERS_BY_REFERENCE_MAX: Final = 4
+"""With more readers, the rows of a source are written once instead of read by each of them."""
+
 _FORGETFUL: Final = ("textsocket", "socket", "memory")
 
 
 class ExecutionMode(Enum):
-    """How a step runs."""
-
     QUERY = "query"
     """A Spark streaming query, with its own checkpoint directory."""
     BATCH = "batch"
@@ -57,10 +64,6 @@ class AnalyzedStep:
     """A step as Spark sees it.
 
     Attributes:
-        frame: Its result: a streaming DataFrame.
-        rows: What its rows look like.
-        execution_mode: How it runs.
-        is_stateful: Whether Spark keeps state for it.
         has_watermark: Whether event time moves in it.
         natives: Those of its outside sources that Cutwater implements.
         foreign: Descriptions of all other outside sources.
@@ -68,8 +71,10 @@ class AnalyzedStep:
         streams: For each outside stream, in the order of its query's offset log, the source node
             that reads it.
         lines: What each line of that log is.
+        kafka: The Kafka sources among its streams, by the number of their line.
         event_times: Its `withWatermark` calls, in the order of the plan, by Spark's ids.
-        identity: The identity of the step, as its manifest records it.
+        by_reference: Whether its channel names the files of its source instead of holding rows.
+        why_by_reference: Why, or why not; empty if its channel could only hold rows.
     """
 
     frame: DataFrame
@@ -82,12 +87,14 @@ class AnalyzedStep:
     pinned_start: bool = True
     streams: tuple[str, ...] = ()
     lines: tuple[Stream, ...] = ()
+    kafka: Mapping[int, KafkaSource] = field(default_factory=dict)
     event_times: Mapping[str, EventTime] = field(default_factory=dict)
     identity: StepIdentity = field(default_factory=StepIdentity)
+    by_reference: bool = False
+    why_by_reference: str = ""
 
     @property
     def schema(self) -> StructType:
-        """The columns of its rows."""
         return columns_of(self.rows.schema)
 
     @property
@@ -109,11 +116,17 @@ class Analysis:
     own: SelfReadCheck
     problems: list[str] = field(default_factory=list)
 
-    def look(self, step: PhysicalStep, frames: Mapping[InputId, DataFrame]) -> AnalyzedStep | None:
-        """Call the step's functions on streaming frames and analyse the result.
+    def look(
+        self,
+        step: PhysicalStep,
+        frames: Mapping[InputId, DataFrame],
+        *,
+        kept: bool | None = None,
+    ) -> AnalyzedStep | None:
+        """Call the step's functions on streams; None for a problem, which `problems` then has.
 
-        Returns:
-            The analysed step; None if it has a problem, which is added to `problems`.
+        `kept` is whether its channel was by reference in the checkpoint that is restored; None for
+        a step that starts from nothing.
         """
         before = len(self.problems)
         names: dict[str, str] = {}
@@ -140,10 +153,22 @@ class Analysis:
         refused = refused_nodes(self.internals.spark.version)
         for kind in sorted({node.kind for node in plan.walk() if node.is_streaming} & set(refused)):
             self._add(*where, f"cannot run here: {refused[kind]}")
+        if step.options.state == "memory":
+            for kind in sorted({node.kind for node in plan.walk()} & plan_nodes.NEEDS_ROCKSDB):
+                self._add(*where, f"has state='memory', and {kind} needs rocksdb; leave it out")
+        reference = self._choose_reference(step, frame, kept=kept)
         self._check_columns(where, frame.schema)
         self._check_sources(step, plan)
         self._check_reads(plan, made)
         analyzed = _describe_step(step, frame, plan, names)
+        if reference[1]:
+            analyzed = replace(
+                analyzed,
+                by_reference=reference[0],
+                why_by_reference=reference[1],
+                identity=replace(analyzed.identity, by_reference=reference[0]),
+            )
+        self._check_groups(step, analyzed)
         self._check_watermarks(where, plan, is_stateful=analyzed.is_stateful)
         if len(self.problems) == before:
             self._check_sink(step, frame.schema)
@@ -181,6 +206,50 @@ class Analysis:
 
     def _add(self, place: str, title: str, reason: str) -> None:
         self.problems.append(f"{place}: {title} {reason}.")
+
+    def _choose_reference(
+        self, step: PhysicalStep, frame: DataFrame, *, kept: bool | None
+    ) -> tuple[bool, str]:
+        """Return whether a step's channel names the files of its source, and why or why not.
+
+        A channel by reference whose readers would not see the same rows is a problem if the user
+        requests it.
+        """
+        if step.output is None or not step.passes_source_on:
+            return False, ""
+        source = step.sources[0]
+        requested = source.options.materialize
+        if requested is True:
+            return False, "materialize=True"
+        if requested is None and kept is None and reads_kafka(frame):
+            return False, "each reader would read the source again; materialize=False requests it"
+        reason = why_not_by_reference(self.internals, frame)
+        readers = [reader.step for reader in step.output.readers]
+        twice = next((reader for reader in readers if readers.count(reader) > 1), None)
+        if reason is None and twice is not None:
+            reason = f"is read twice by step {twice}"
+        if requested is False:
+            if reason is not None:
+                text = f"has materialize=False, and it {reason}; leave materialize out"
+                self._add(str(source.place), source.title, text)
+            return True, "materialize=False"
+        if reason is None and kept is not None:
+            return kept, "the last checkpoint has it so"
+        if reason is None and len(readers) > _READERS_BY_REFERENCE_MAX:
+            reason = f"has {len(readers)} readers, each of which would read its files"
+        if reason is None and self.internals.calls_functions(frame):
+            reason = "calls a function of the user, which would run once for every reader"
+        if reason is not None:
+            return False, f"the source {reason}"
+        return True, "reading them again costs less than writing the rows"
+
+    def _check_groups(self, step: PhysicalStep, analyzed: AnalyzedStep) -> None:
+        reads_kafka = {analyzed.streams[line] for line in analyzed.kafka}
+        for node in step.sources:
+            group = node.options.consumer_group
+            if group is not None and node.name not in reads_kafka:
+                text = f"has consumer_group={group!r} and reads no topic of Kafka; leave it out"
+                self._add(str(node.place), node.title, text)
 
     def _check_columns(self, where: tuple[str, str], schema: StructType) -> None:
         if not schema.fields:
@@ -274,7 +343,10 @@ def _channels_below(node: PlanNode) -> list[ChannelSource]:
 
 
 def _describe_error(error: BaseException) -> str:
-    """Return an error in one line: its kind and the first line of its message."""
+    """Return its kind and its message in one line; for an error of Java, the innermost cause."""
+    if isinstance(error, Py4JJavaError):
+        # Its own first line only names the Java method that was called.
+        return f"raises {cause_of(error)[1]}".rstrip(". ")
     text = str(error).strip().split("\n", 1)[0]
     if isinstance(error, PySparkException):
         text = text.split(" SQLSTATE", 1)[0]
@@ -327,9 +399,15 @@ def _describe_step(
         pinned_start=all(source.startswith("FileSource") for source in foreign),
         streams=tuple(names.get(leaf.source, "pulse") for leaf in leaves if leaf.source),
         lines=tuple(_line(leaf.source, names) for leaf in leaves if leaf.source),
+        kafka=_kafka_sources([leaf for leaf in leaves if leaf.source]),
         event_times=_event_times(plan, names),
         identity=identify(step, frame, plan, names, query=mode is ExecutionMode.QUERY),
     )
+
+
+def _kafka_sources(leaves: Sequence[PlanNode]) -> dict[int, KafkaSource]:
+    found = ((at, read_kafka(leaf.options)) for at, leaf in enumerate(leaves))
+    return {at: source for at, source in found if source is not None}
 
 
 def _event_times(plan: PlanNode, names: Mapping[str, str]) -> dict[str, EventTime]:

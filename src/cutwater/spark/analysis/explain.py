@@ -29,12 +29,7 @@ _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 def explain(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepFacts]:
     """Call every step's functions once or twice and return Spark's analysis of them.
 
-    Args:
-        plan: The planned pipeline.
-        spark: A session as a run would have it; its defaults are part of the result.
-
-    Returns:
-        The facts about every step.
+    The session's defaults are part of the result.
 
     Raises:
         PlanError: With everything that Spark would refuse; it names the function and line.
@@ -46,29 +41,18 @@ def explain(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepFact
 def facts_of(
     plan: PhysicalPlan, analyzed: Mapping[StepId, AnalyzedStep], spark: SparkSession
 ) -> Mapping[StepId, StepFacts]:
-    """Return the facts about every step."""
     default = int(str(spark.conf.get(_PARTITIONS)))
     return {step.name: _facts(step, analyzed[step.name], default) for step in plan.steps}
 
 
 def identities(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, StepIdentity]:
-    """Return the identity of every step, as a manifest records it; each after those it reads.
-
-    Raises:
-        PlanError: With everything that Spark would refuse; it names the function and line.
-        SessionError: If no pipeline can run in such a session.
-    """
+    """Return the identity of every step, as a manifest records it; each after those it reads."""
     analyzed = look(plan, spark)
     return {step.name: analyzed[step.name].identity for step in plan.steps}
 
 
 def look(plan: PhysicalPlan, spark: SparkSession) -> Mapping[StepId, AnalyzedStep]:
-    """Call every step's functions and return each step as Spark sees it.
-
-    Raises:
-        PlanError: With everything that Spark would refuse; it names the function and line.
-        SessionError: If no pipeline can run in such a session.
-    """
+    """Call every step's functions and return each step as Spark sees it."""
     internals = Internals(spark)
     internals.self_check()
     analysis = Analysis(internals, SelfReadCheck.of(plan, spark))
@@ -125,6 +109,8 @@ def _facts(step: PhysicalStep, analyzed_step: AnalyzedStep, default_partitions: 
         watermark=_watermark(analyzed_step.rows),
         sources=(*natives, *analyzed_step.foreign),
         columns=_columns(analyzed_step.schema),
+        by_reference=analyzed_step.by_reference,
+        why_by_reference=analyzed_step.why_by_reference,
     )
 
 

@@ -18,6 +18,7 @@ from cutwater.protocol.evolution.identity import (
     OperatorIdentity,
     StepIdentity,
 )
+from cutwater.spark.analysis.kafka_options import identifying, read_kafka
 from cutwater.spark.analysis.logical_plan import PlanNode, without_serials
 from cutwater.spark.jvm.channel_source import ChannelSource
 from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
@@ -32,15 +33,7 @@ _PLACES: Final = ("path", "subscribe", "subscribepattern", "assign", "topic", "t
 def identify(
     step: PhysicalStep, frame: DataFrame, plan: PlanNode, names: Mapping[str, str], *, query: bool
 ) -> StepIdentity:
-    """Return the identity of a step.
-
-    Args:
-        step: The step.
-        frame: Its result.
-        plan: The analysed plan of that.
-        names: For each source in the plan, the node that reads it.
-        query: Whether it runs as a streaming query.
-    """
+    """Identify a step; `names` has the node that reads each source in the plan."""
     nodes = plan.walk()
     leaves = [node for node in nodes if node.source]
     operators = tuple(_operator(node, names) for node in nodes if node.state is not None)
@@ -91,6 +84,8 @@ def _input(leaf: PlanNode, names: Mapping[str, str], logs: dict[str, int]) -> In
     options = {
         key.lower(): value for key, value in leaf.options if not key.lower().startswith(_PACE)
     }
+    kafka = read_kafka(leaf.options)
+    options = dict(identifying(options))
     places = [options[key] for key in _PLACES if key in options and options[key] not in leaf.source]
     return InputIdentity(
         InputKind.SOURCE,
@@ -100,6 +95,7 @@ def _input(leaf: PlanNode, names: Mapping[str, str], logs: dict[str, int]) -> In
         settings=_digest(json.dumps([leaf.source, sorted(options.items())])),
         # Spark numbers its own sources alone, and one that is read twice only once.
         log=logs.setdefault(leaf.relation, len(logs)),
+        servers="" if kafka is None else kafka.servers,
     )
 
 

@@ -14,6 +14,7 @@ from py4j.protocol import Py4JError
 from pyspark.sql import DataFrame
 
 from cutwater.spark.analysis import plan_nodes
+from cutwater.spark.analysis.kafka_options import kafka_source
 
 WATERMARK_DELAY: Final = "spark.watermarkDelayMs"
 """The key in a column's metadata under which Spark keeps the delay of its watermark."""
@@ -22,6 +23,9 @@ _NUMBERS: Final = re.compile(r"#\d+L?(-T\d+ms)?")
 _SERIALS: Final = re.compile(
     r" \[native \d+\]|[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|@[0-9a-f]{4,16}\b"
 )
+_CALLS: Final = re.compile(r"\b(CTERelation(?:Def|Ref)|[xyz])[ _]\d+\b")
+"""Numbers that Spark counts up in every call: of common tables, and of variables of lambdas."""
+_FIELDS_MAX: Final = 100_000
 _MICROS: Final = 1_000_000
 _SLIDE: Final = re.compile(r"% (\d+)\)")
 _LENGTH: Final = re.compile(r"\+ (\d+)\), LongType")
@@ -29,13 +33,7 @@ _GAP: Final = re.compile(r"cast\(([^()]*) as interval\)")
 
 
 class WatermarkCall(NamedTuple):
-    """A `withWatermark` call in a plan.
-
-    Attributes:
-        id: The id that Spark assigns; a new one every time the function is called.
-        column: The event-time column.
-        delay_ms: How late a row may be.
-    """
+    """A `withWatermark` call in a plan; Spark gives it a new id whenever it is called."""
 
     id: str
     column: str
@@ -60,7 +58,6 @@ class PlanNode:
     Attributes:
         kind: Spark's name for it, such as `Filter`.
         is_streaming: Whether rows keep coming.
-        children: What it reads.
         has_subquery: Whether one of its expressions holds a plan of its own.
         source: For a leaf that reads a stream: its description; empty for anything else.
         options: For such a leaf: the options it was made with.
@@ -68,6 +65,8 @@ class PlanNode:
         state: What it keeps state by, if it does.
         reads: The paths of the files that it, or a plan in one of its expressions, reads.
         watermark: The `withWatermark` call that it represents, if any.
+        common_table: For the definition of a common table expression, and for a reference to it:
+            its number.
         text: For the top of a plan: all of it as Spark prints it.
     """
 
@@ -81,6 +80,7 @@ class PlanNode:
     state: StateOperator | None = None
     reads: tuple[str, ...] = ()
     watermark: WatermarkCall | None = None
+    common_table: str = ""
     text: str = ""
 
     def walk(self) -> Sequence["PlanNode"]:
@@ -92,7 +92,6 @@ class PlanNode:
 
 
 def plan_of(frame: DataFrame) -> PlanNode:
-    """Return the analysed plan of a frame."""
     analysed = frame._jdf.queryExecution().analyzed()
     return replace(_node(analysed), text=str(analysed.toString()))
 
@@ -102,7 +101,7 @@ def _node(plan: Any) -> PlanNode:
     kind = plan_nodes.RENAMED.get(name, name)
     children = plan.children()
     source, options = _source_of(kind, plan)
-    inner = [_node(subquery) for subquery in _all_of(plan.subqueries())]
+    inner = [_node(subquery) for subquery in all_of(plan.subqueries())]
     read_inside = [path for subplan in inner for node in subplan.walk() for path in node.reads]
     return PlanNode(
         kind=kind,
@@ -115,12 +114,19 @@ def _node(plan: Any) -> PlanNode:
         state=state_operator(kind, plan),
         reads=(*_paths_of(kind, plan, options), *read_inside),
         watermark=_watermark_of(plan) if kind == plan_nodes.WATERMARK else None,
+        common_table=_common_table_of(kind, plan),
     )
+
+
+def _common_table_of(kind: str, plan: Any) -> str:
+    if kind == plan_nodes.COMMON_TABLE:
+        return str(plan.id())
+    return str(plan.cteId()) if kind == plan_nodes.COMMON_TABLE_REFERENCE else ""
 
 
 def _watermark_of(plan: Any) -> WatermarkCall | None:
     """Read a call from the one column of its output that has a delay."""
-    for column in _all_of(plan.output()):
+    for column in all_of(plan.output()):
         if column.metadata().contains(WATERMARK_DELAY):
             delay_ms = int(column.metadata().getLong(WATERMARK_DELAY))
             return WatermarkCall(str(plan.nodeId().toString()), str(column.name()), delay_ms)
@@ -132,7 +138,8 @@ def _source_of(kind: str, plan: Any) -> tuple[str, tuple[tuple[str, str], ...]]:
         found = plan.dataSource().options()
         return plan.sourceName(), pairs_of(found)
     if kind == plan_nodes.STREAM_V2:
-        return plan.sourceName(), _pairs_of_java(plan.extraOptions().asCaseSensitiveMap())
+        options = _pairs_of_java(plan.extraOptions().asCaseSensitiveMap())
+        return kafka_source(options) or plan.sourceName(), options
     if kind == plan_nodes.STREAM_OF_OBJECT:
         return str(plan.source().toString()), ()
     return "", ()
@@ -142,9 +149,9 @@ def _paths_of(kind: str, plan: Any, options: tuple[tuple[str, str], ...]) -> tup
     """Return the paths from which a leaf reads files, if the plan contains them."""
     try:
         if kind == plan_nodes.RELATION:
-            found = _all_of(plan.relation().location().rootPaths())
+            found = all_of(plan.relation().location().rootPaths())
         elif kind.startswith(plan_nodes.RELATION_V2_PREFIX):
-            found = _all_of(plan.table().paths())
+            found = all_of(plan.table().paths())
         elif kind == plan_nodes.RELATION_OF_HIVE:
             found = [plan.tableMeta().location()]
         else:
@@ -155,12 +162,13 @@ def _paths_of(kind: str, plan: Any, options: tuple[tuple[str, str], ...]) -> tup
     return tuple(str(path) for path in found)
 
 
-def _all_of(sequence: Any) -> list[Any]:
+def all_of(sequence: Any) -> list[Any]:
+    """Return the content of a Scala sequence."""
     return [sequence.apply(at) for at in range(sequence.size())]
 
 
 def pairs_of(options: Any) -> tuple[tuple[str, str], ...]:
-    """Return what is in a map of Scala's with text on both sides."""
+    """Return the content of a Scala map."""
     found = []
     pairs = options.iterator()
     while pairs.hasNext():
@@ -178,14 +186,24 @@ def without_serials(text: str) -> str:
     return _SERIALS.sub("", _NUMBERS.sub("", text))
 
 
-def state_operator(kind: str, plan: Any) -> StateOperator | None:
-    """Return what a node of an analysed plan keeps state by; None if it keeps none.
+def describe_plan(frame: DataFrame) -> str:
+    """Return the analysed query of a frame as text, without what differs from call to call.
 
-    Args:
-        kind: Spark's name for the node.
-        plan: The node, as a Java object.
+    Functions of the user appear by their names: what they do is not seen.
     """
-    children = _all_of(plan.children())
+    text = "\n".join(_described(frame._jdf.queryExecution().analyzed(), 0))
+    return _CALLS.sub(r"\1", without_serials(text))
+
+
+def _described(plan: Any, depth: int) -> Iterator[str]:
+    yield f"{' ' * depth}{plan.simpleString(_FIELDS_MAX)}"
+    for child in all_of(plan.children()):
+        yield from _described(child, depth + 1)
+
+
+def state_operator(kind: str, plan: Any) -> StateOperator | None:
+    """Return what a node of an analysed plan keeps state by; None if it keeps none."""
+    children = all_of(plan.children())
     if not children or not plan.isStreaming() or kind in plan_nodes.KEEPS_NO_STATE:
         return None
     if kind == plan_nodes.JOIN:
@@ -213,14 +231,14 @@ def _keys(kind: str, plan: Any) -> list[Any]:
         "keys" if kind.startswith(plan_nodes.DEDUPLICATION_PREFIX) else "groupingAttributes",
     )
     try:
-        return _all_of(getattr(plan, method)())
+        return all_of(getattr(plan, method)())
     except (Py4JError, TypeError):
         # Another operator, such as a limit, has no keys.
         return []
 
 
 def _functions(plan: Any) -> Iterator[Any]:
-    for expression in _all_of(plan.aggregateExpressions()):
+    for expression in all_of(plan.aggregateExpressions()):
         yield from _functions_in(expression)
 
 
@@ -228,7 +246,7 @@ def _functions_in(expression: Any) -> Iterator[Any]:
     if expression.getClass().getSimpleName() == plan_nodes.AGGREGATE_EXPRESSION:
         yield expression.aggregateFunction()
         return
-    for child in _all_of(expression.children()):
+    for child in all_of(expression.children()):
         yield from _functions_in(child)
 
 
@@ -246,11 +264,11 @@ def _window(key: Any, plan: Any) -> str:
         if kind == plan_nodes.PROJECT:
             defined = [
                 str(expression.toString())
-                for expression in _all_of(node.projectList())
+                for expression in all_of(node.projectList())
                 if str(expression.toString()).endswith(f" AS {name}")
             ]
         elif kind == plan_nodes.EXPAND:
-            first = _all_of(_all_of(node.projections())[0])
+            first = all_of(all_of(node.projections())[0])
             defined = [
                 str(expression.toString())
                 for expression in first
@@ -274,6 +292,6 @@ def _length(name: str, text: str) -> str:
 
 
 def _below(plan: Any) -> Iterator[Any]:
-    for child in _all_of(plan.children()):
+    for child in all_of(plan.children()):
         yield child
         yield from _below(child)

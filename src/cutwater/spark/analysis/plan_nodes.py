@@ -9,23 +9,33 @@ from typing import Final
 
 # -- nodes
 
+COMMON_TABLE: Final = "CTERelationDef"
+COMMON_TABLE_REFERENCE: Final = "CTERelationRef"
+COMMON_TABLES: Final = "WithCTE"
 AGGREGATE: Final = "Aggregate"
 DISTINCT: Final = "Distinct"
 EXPAND: Final = "Expand"
 FILTER: Final = "Filter"
+GLOBAL_LIMIT: Final = "GlobalLimit"
 JOIN: Final = "Join"
+LOCAL_LIMIT: Final = "LocalLimit"
 PROJECT: Final = "Project"
+SORT: Final = "Sort"
 WATERMARK: Final = "EventTimeWatermark"
+WINDOW: Final = "Window"
 
 STREAM: Final = "StreamingRelation"
 STREAM_V2: Final = "StreamingRelationV2"
+STREAM_V2_SCAN: Final = "StreamingDataSourceV2ScanRelation"
+"""What a planned batch reads of such a stream."""
 STREAM_OF_OBJECT: Final = "StreamingExecutionRelation"
 """A stream that is answered by an object which exists already: all of Cutwater's own."""
 
 RELATION: Final = "LogicalRelation"
 RELATION_OF_HIVE: Final = "HiveTableRelation"
 RELATION_V2_PREFIX: Final = "DataSourceV2"
-DEDUPLICATION_PREFIX: Final = "Deduplicate"
+DEDUPLICATION: Final = "Deduplicate"
+DEDUPLICATION_PREFIX: Final = DEDUPLICATION
 
 # -- what nodes hold
 
@@ -37,6 +47,9 @@ RENAMED: Final = {"TransformWithStateInPandas": "TransformWithStateInPySpark"}
 """Nodes with state that older versions name otherwise; a checkpoint has the newest name."""
 
 # -- lists
+
+NEEDS_ROCKSDB: Final = frozenset(RENAMED.values())
+"""The nodes whose state Spark keeps in RocksDB only."""
 
 RUNS_IN_BATCH: Final = frozenset(
     {
@@ -59,13 +72,13 @@ counts as stateful. Shorter on purpose than `KEEPS_NO_STATE`.
 
 KEEPS_NO_STATE: Final = frozenset(
     {
-        "CTERelationDef",
+        COMMON_TABLE,
         "CollectMetrics",
         WATERMARK,
         EXPAND,
         FILTER,
         "Generate",
-        "LocalLimit",
+        LOCAL_LIMIT,
         "MapElements",
         "MapInArrow",
         "MapInPandas",
@@ -78,12 +91,12 @@ KEEPS_NO_STATE: Final = frozenset(
         "Sample",
         "SerializeFromObject",
         "DeserializeToObject",
-        "Sort",
+        SORT,
         "SubqueryAlias",
         "TypedFilter",
         "Union",
         "View",
-        "WithCTE",
+        COMMON_TABLES,
     }
 )
 """The nodes that keep no state, for the identity of a step.
@@ -91,20 +104,45 @@ KEEPS_NO_STATE: Final = frozenset(
 Longer than `RUNS_IN_BATCH`: a sort or a repartition keeps no state, but still runs in a query.
 """
 
+ROW_BY_ROW: Final = frozenset(
+    {
+        COMMON_TABLE,
+        COMMON_TABLE_REFERENCE,
+        EXPAND,
+        FILTER,
+        "Generate",
+        PROJECT,
+        STREAM_OF_OBJECT,
+        "SubqueryAlias",
+        "Union",
+        COMMON_TABLES,
+    }
+)
+"""The nodes that turn each row into rows of its own, for materialized views (docs/adr/0048)."""
+
+ABOVE_AGGREGATE: Final = frozenset(
+    {COMMON_TABLE, FILTER, PROJECT, SORT, "SubqueryAlias", COMMON_TABLES}
+)
+"""The nodes that may follow the aggregation of such a view, over its whole result."""
+
 KNOWN: Final = frozenset(
     {
         *RUNS_IN_BATCH,
         *KEEPS_NO_STATE,
+        *ROW_BY_ROW,
+        *ABOVE_AGGREGATE,
         AGGREGATE,
         AGGREGATE_EXPRESSION,
         ATTRIBUTE,
         DISTINCT,
         FILES,
+        GLOBAL_LIMIT,
         JOIN,
         RELATION,
         RELATION_OF_HIVE,
         STREAM,
         STREAM_V2,
+        WINDOW,
     }
 )
 """Every whole name."""

@@ -16,23 +16,13 @@ from cutwater.spark.versions import lost_state
 
 
 def map_on_spark(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
-    """Return what the current pipeline makes of a cut on the version of Spark in use.
-
-    Args:
-        cut: The cut, with the identities its manifest holds.
-        now: The current steps, each after those it reads from.
-        allowed: What the user has allowed.
-    """
+    """Map a cut to the current steps, each after those it reads, on the version of Spark in use."""
     change = map_cut(cut, now, allowed)
     return replace(change, refusals=(*change.refusals, *_lost(cut, now)))
 
 
 def map_or_refuse(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
-    """Map a cut to the current steps.
-
-    Raises:
-        CodeChanged: If the cut cannot be restored into them.
-    """
+    """Map a cut to the current steps; CodeChanged if it cannot be restored into them."""
     change = map_on_spark(cut, now, allowed)
     if change.refusals:
         raise CodeChanged(cut.checkpoint_id, tuple(map(str, change.refusals)))

@@ -55,9 +55,7 @@ class Address(NamedTuple):
 def address_of(text: str, server: str = "") -> Address:
     """Read a path as Spark writes it: nothing in it is escaped.
 
-    Args:
-        text: A path, or an address with a scheme.
-        server: For S3, the server: two servers may have buckets of the same name.
+    On S3 the server counts: two servers may have buckets of the same name.
     """
     scheme, separator, rest = text.partition(":")
     if not separator or "/" in scheme:
@@ -87,7 +85,6 @@ class SelfReadCheck:
         """Resolve the address of every target; one that fails is reported when it is opened.
 
         Args:
-            plan: The pipeline.
             setting: Returns a Hadoop setting, by which readers find file systems.
             files_of_table: Returns where the catalog has a table.
         """
@@ -101,7 +98,6 @@ class SelfReadCheck:
 
     @classmethod
     def of(cls, plan: PhysicalPlan, spark: SparkSession) -> "SelfReadCheck":
-        """Build the check from a session, with its catalog and settings."""
         settings = spark._jsc.hadoopConfiguration()  # noqa: SLF001
         return cls(plan, settings.get, partial(files_of, spark))
 
@@ -117,7 +113,6 @@ class SelfReadCheck:
         return f"{default.rstrip('/')}{read}" if plain and not default.startswith("file:") else read
 
     def _server(self, read: str) -> str:
-        """Return the server of a bucket."""
         bucket = read.partition("://")[2].partition("/")[0]
         own = self._setting(f"fs.s3a.bucket.{bucket}.endpoint")
         return _server_of(own or self._setting("fs.s3a.endpoint") or "")

@@ -23,9 +23,7 @@ def reading_of(
     """Return what a batch reads from an outside stream; None if nothing, or if it is unknown.
 
     Args:
-        stream: The stream.
         start: Where the batch before it ended; None for the beginning.
-        end: Where it ends.
         log: Where a source of files notes which it has read; None for other sources.
     """
     if end is None or end == start or stream.kind in {StreamKind.PULSE, StreamKind.CHANNEL}:

@@ -57,24 +57,19 @@ from cutwater.spark.checkpoint_dir.state_files import (
 from cutwater.store.backends.directories import exists, is_below, is_file, remove_tree
 
 _SOURCES: Final = "sources"
-_PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
+PROVIDER: Final = "spark.sql.streaming.stateStore.providerClass"
 
 
 def files_of(checkpoint: Path, batch: BatchId) -> tuple[str, ...]:
-    """Return the files that "this batch is committed" consists of.
+    """Return the files that "this batch is committed" consists of; the query may be running.
 
-    Args:
-        checkpoint: A query's checkpoint directory; the query may be running.
-        batch: A batch that `query_log.is_committed`, or `NO_BATCH`.
-
-    Returns:
-        Paths below the directory, sorted. For `NO_BATCH` what there is of the query's id and its
-        sources' files, which may be nothing.
+    Paths are below the directory, and sorted. For `NO_BATCH` they are what there is of the query's
+    id and its sources' files, which may be nothing.
 
     Raises:
-        RecoveryError: If a required file is missing, or the state has an unknown format. Names
-            the file. While the query is running, a retry may succeed: Spark may have deleted a
-            file of a version that it has just replaced.
+        RecoveryError: If a required file is missing, or the state has an unknown format. While the
+            query is running, a retry may succeed: Spark may have deleted a file of a version that
+            it has just replaced.
     """
     sources = steady_files(checkpoint / _SOURCES)
     found = [f"{_SOURCES}/{name}" for name in sources]
@@ -99,15 +94,9 @@ def files_of(checkpoint: Path, batch: BatchId) -> tuple[str, ...]:
 def pin(checkpoint: Path, batch: BatchId, into: Path, *, linked: bool = True) -> tuple[str, ...]:
     """Keep the files of a committed batch, even if Spark deletes them afterwards.
 
-    Args:
-        checkpoint: A query's checkpoint directory; the query may be running.
-        batch: A batch that `query_log.is_committed`, or `NO_BATCH`.
-        into: The directory to make. It is not there after an error.
-        linked: Link the files, where the file system has links to offer; otherwise, copy them,
-            which leaves no trace in the original.
-
-    Returns:
-        The paths below `into` of all files that were kept, as `files_of` gave them.
+    The query may be running. `into` is the directory to make; it is not there after an error. Files
+    are linked where the file system can, or copied if not `linked`: that leaves no trace in the
+    original.
 
     Raises:
         FileExistsError: If there is something of that name.
@@ -144,15 +133,8 @@ def settle(checkpoint: Path, home: Path | None = None) -> None:
     """Prepare a directory that was filled from elsewhere, so that Spark can start in it.
 
     Operator metadata of format 2 (transformWithState, some joins) names the schemas by absolute
-    paths, which are changed to where the schemas are now. May be repeated. No query may be
-    running in the directory.
-
-    Args:
-        checkpoint: The directory.
-        home: Where it will be when Spark starts; None if it stays where it is.
-
-    Raises:
-        RecoveryError: If a schema is not there, or the metadata cannot be understood.
+    paths, which are changed to where the schemas are now: `home`, if the directory moves before
+    Spark starts. May be repeated. No query may be running in the directory.
     """
     for file in _described_by_path(checkpoint):
         operator = file.parents[2]
@@ -189,13 +171,9 @@ def _relocate(path: str, operator: Path, home: Path) -> str:
 
 
 def provider_of(checkpoint: Path, batch: BatchId) -> Provider:
-    """Return the provider of a query's state, from its log.
-
-    Raises:
-        RecoveryError: If the provider is unknown, or there is no such batch.
-    """
+    """Return the provider of a query's state, from its log."""
     settings = read_batch(checkpoint, batch).settings
-    return Provider.of(settings.get(_PROVIDER, Provider.HDFS.value))
+    return Provider.of(settings.get(PROVIDER, Provider.HDFS.value))
 
 
 def _state_files(checkpoint: Path, batch: BatchId) -> Iterator[str]:

@@ -27,12 +27,10 @@ def entries(directory: Path) -> list[os.DirEntry[str]]:
 
 
 def names(directory: Path) -> set[str]:
-    """Return the names in a directory; none if it is not there."""
     return {entry.name for entry in entries(directory)}
 
 
 def directories(directory: Path) -> list[str]:
-    """Return the names of the directories in a directory, in order."""
     return [entry.name for entry in entries(directory) if entry.is_dir()]
 
 
@@ -51,9 +49,6 @@ def steady_files(directory: Path) -> list[str]:
     A single listing may miss a file but contain a later one, which would be a log with a gap. Two
     equal listings in a row cannot: a file that the second one misses was created after every file
     of the first one.
-
-    Raises:
-        RecoveryError: If the listing keeps changing.
     """
     found = list(files_below(directory))
     for _ in range(LISTINGS_MAX):

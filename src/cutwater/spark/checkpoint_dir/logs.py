@@ -8,7 +8,8 @@
 Spark writes `offsets/<b>` before it runs batch b and `commits/<b>` after, each whole or not at
 all, and never changes one. After batch b every state store is at version b+1. The ids in
 `commits/<b>` select the files of that version, per operator, partition and store; each changelog
-lists the versions before its own. `files` locates all of these.
+lists the versions before its own. `files` locates all of these. An entry that is missing or cannot
+be understood is a RecoveryError.
 """
 
 import struct
@@ -79,11 +80,7 @@ def is_committed(checkpoint: Path, batch: BatchId) -> bool:
 
 
 def read_batch(checkpoint: Path, batch: BatchId) -> BatchLog:
-    """Read what Spark recorded before it ran a batch; the batch may still be running.
-
-    Raises:
-        RecoveryError: If there is no such batch, or its entry cannot be understood.
-    """
+    """Read what Spark recorded before it ran a batch; the batch may still be running."""
     file = checkpoint / OFFSETS / str(batch)
     # Version 2 has a name before each offset: it comes with named sources, which are off.
     watermark, *offsets = _entry(file, "v1")
@@ -100,9 +97,6 @@ def replace_offsets(checkpoint: Path, batch: BatchId, offsets: Sequence[str | No
 
     Spark starts a source that has no offset at its beginning. No query may be running in the
     directory.
-
-    Raises:
-        RecoveryError: If there is no such batch, or its entry cannot be understood.
     """
     file = checkpoint / OFFSETS / str(batch)
     watermark, *_ = _entry(file, "v1")
@@ -111,28 +105,18 @@ def replace_offsets(checkpoint: Path, batch: BatchId, offsets: Sequence[str | No
 
 
 def batches(checkpoint: Path, log: str) -> list[BatchId]:
-    """Return the batches that are in one of the logs, in order."""
     return sorted(BatchId(int(name)) for name in names(checkpoint / log) if name.isdecimal())
 
 
 def next_watermark_ms(checkpoint: Path, batch: BatchId) -> int:
-    """Return the watermark that the batch after a committed one runs with; 0 for none.
-
-    Raises:
-        RecoveryError: If the batch is not committed, or its entry cannot be understood.
-    """
+    """Return the watermark that the batch after a committed one runs with; 0 for none."""
     return _commit(checkpoint, batch).next_batch_watermark_ms
 
 
 def state_ids(checkpoint: Path, batch: BatchId) -> Mapping[str, tuple[tuple[str, ...], ...]] | None:
-    """Return the ids of the state after a committed batch.
+    """Return for each operator the ids of the stores of each partition, in no known order.
 
-    Returns:
-        For each operator, the ids of the stores of each partition, in no known order; None if
-        the state's files carry no ids (checkpoint format 1).
-
-    Raises:
-        RecoveryError: If the batch is not committed, or its entry cannot be understood.
+    None if the state's files carry no ids (checkpoint format 1).
     """
     return _commit(checkpoint, batch).state_unique_ids
 
@@ -145,7 +129,6 @@ class StateVersion(NamedTuple):
 
     @property
     def changelog(self) -> str:
-        """The name of the file with the changes since the previous version."""
         return f"{self.version}_{self.id}.changelog"
 
     @property
@@ -157,12 +140,8 @@ class StateVersion(NamedTuple):
 def lineage_of(changelog: Path, version: int) -> list[StateVersion]:
     """Return the versions of a store that led to the one a changelog made, oldest first.
 
-    Returns:
-        All from the newest snapshot that the writer knew of, or from version 1.
-
-    Raises:
-        FileNotFoundError: If there is no such file.
-        RecoveryError: If it cannot be understood.
+    They begin at the newest snapshot that the writer knew of, or at version 1. FileNotFoundError if
+    there is no such file.
     """
     try:
         with changelog.open("rb") as file:
@@ -181,11 +160,7 @@ def lineage_of(changelog: Path, version: int) -> list[StateVersion]:
 
 
 def format_of(checkpoint: Path, batch: BatchId) -> int:
-    """Return the checkpoint format of a batch that is committed.
-
-    Raises:
-        RecoveryError: If there is no such batch, or its entry cannot be understood.
-    """
+    """Return the checkpoint format of a committed batch."""
     file = checkpoint / COMMITS / str(batch)
     try:
         version = file.read_text(encoding="utf-8").partition("\n")[0]

@@ -56,7 +56,6 @@ class Stream(msgspec.Struct, frozen=True):
 
     Attributes:
         name: The source's name in the pipeline, or the channel's.
-        kind: Where it comes from.
         description: What Spark calls it.
     """
 
@@ -69,21 +68,12 @@ _STREAMS: Final = msgspec.json.Decoder(tuple[Stream, ...])
 
 
 def note_streams(directory: Path, streams: Sequence[Stream]) -> str:
-    """Write the list into a directory that holds a snapshot's files; replaces an existing one.
-
-    Returns:
-        The name of the file.
-    """
+    """Write the list beside a snapshot's files, over an existing one; return the file's name."""
     replace_text(directory / STREAMS_FILE, msgspec.json.encode(tuple(streams)).decode())
     return STREAMS_FILE
 
 
 def read_streams(directory: Path) -> tuple[Stream, ...]:
-    """Read the list.
-
-    Raises:
-        RecoveryError: If there is none, or it cannot be decoded.
-    """
     file = directory / STREAMS_FILE
     try:
         return _STREAMS.decode(file.read_bytes())
@@ -97,9 +87,7 @@ def for_plan(
 ) -> tuple[str | None, ...] | None:
     """Return the lines for a plan with these streams, from the lines of a plain query.
 
-    Returns:
-        The same lines, with an empty one for each empty-batch source; None if their number does
-        not fit.
+    Empty-batch sources get an empty line. None if the number of lines does not fit.
     """
     left = list(offsets)
     lines: list[str | None] = []
@@ -118,9 +106,8 @@ def for_plain(
 ) -> tuple[str | None, ...] | None:
     """Return the lines for a plain query, from the lines of a plan with these streams.
 
-    Returns:
-        The same lines without those of empty-batch sources, and empty ones for channels, which a
-        plain query must replace by other sources; None if the numbers differ.
+    Lines of empty-batch sources are left out. Lines of channels, which a plain query must replace
+    by other sources, are empty. None if the numbers differ.
     """
     if len(offsets) != len(streams):
         return None
@@ -132,7 +119,6 @@ def for_plain(
 
 
 def kind_of_offset(text: str | None) -> str:
-    """Return the kind of source that writes such an offset."""
     try:
         found = json.loads(text or "")
     except ValueError:
@@ -148,6 +134,20 @@ def kind_of_offset(text: str | None) -> str:
             return _KAFKA
         case _:
             return _UNKNOWN
+
+
+def positions_of(streams: Sequence[Stream], offsets: Sequence[str | None]) -> dict[str, str]:
+    """Return where a query resumes in each stream, by number and name."""
+    return {
+        f"{at}:{stream.name}": line
+        for at, (stream, line) in enumerate(zip(streams, offsets, strict=True))
+        if line is not None
+    }
+
+
+def is_of_files(offset: str) -> bool:
+    """Return whether an offset is one of a file source."""
+    return kind_of_offset(offset) == _FILES
 
 
 def _kind_of_source(description: str) -> str:

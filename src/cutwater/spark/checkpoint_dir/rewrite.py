@@ -62,11 +62,7 @@ class ChangedQuery:
 
 
 def rebuild(queries: Sequence[ChangedQuery]) -> None:
-    """Write the new offsets of queries; all together, since they take files from each other.
-
-    Raises:
-        RecoveryError: If a directory is missing a file or has an invalid one.
-    """
+    """Write the new offsets of queries; all together, since they take files from each other."""
     for query in queries:
         into = query.checkpoint / _NEXT
         into.mkdir(parents=True)
@@ -111,5 +107,5 @@ def _write(file: Path, *lines: str) -> None:
 
 
 def donor_of(checkpoint: Path, batch: BatchId) -> Donor | None:
-    """Return a query as a donor; None if it has run no batch."""
+    """Return None if the query has run no batch."""
     return None if batch == NO_BATCH else Donor(checkpoint, batch)

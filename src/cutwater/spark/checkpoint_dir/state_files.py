@@ -19,9 +19,9 @@ RocksDB, in both of Spark's checkpoint formats:
                 _metadata/schema
 
 A `.zip` is a snapshot. Without changelogs there is one for every version; with changelogs, Spark
-writes one occasionally, in the background. In all of these a version consists of the newest
-snapshot up to it and every delta or changelog after that snapshot, or from the first one if there
-is no snapshot.
+writes one occasionally, in the background. In all of these a version consists of a snapshot up to
+it, usually the newest, and every delta or changelog after that snapshot, or from the first one if
+there is no snapshot.
 
 In format 2 a changelog contains its lineage, so files of repeated tasks and of abandoned timelines
 are recognized by their ids and never used. The default provider and format 1 have only numbers: a
@@ -62,18 +62,33 @@ class Provider(Enum):
     HDFS = "HDFSBackedStateStoreProvider"
     ROCKSDB = "RocksDBStateStoreProvider"
 
+    @property
+    def store(self) -> str:
+        """What the option `state` of a step calls it."""
+        return "memory" if self is Provider.HDFS else "rocksdb"
+
+    @property
+    def class_name(self) -> str:
+        return f"org.apache.spark.sql.execution.streaming.state.{self.value}"
+
+    @property
+    def newest_format(self) -> int:
+        """The newest checkpoint format in which it writes."""
+        return 1 if self is Provider.HDFS else 2
+
     @classmethod
     def of(cls, class_name: str) -> "Provider":
-        """Return the provider with this class.
-
-        Raises:
-            RecoveryError: If it is none of Spark's own.
-        """
+        """Return the provider with this class."""
         for provider in cls:
             if class_name.rpartition(".")[2] == provider.value:
                 return provider
         known = " and ".join(provider.value for provider in cls)
         raise RecoveryError(f"its state is kept by {class_name}; only {known} are known.")
+
+
+def provider_called(store: str | None) -> Provider:
+    """Return the provider for the option `state` of a step."""
+    return Provider.HDFS if store == "memory" else Provider.ROCKSDB
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +129,7 @@ _METADATA: Final = msgspec.json.Decoder(_Metadata)
 
 
 def operators(checkpoint: Path, batch: BatchId) -> tuple[Operator, ...]:
-    """Return a query's stateful operators, as they were after a batch.
-
-    Raises:
-        RecoveryError: If what describes one cannot be understood.
-    """
+    """Return a query's stateful operators, as they were after a batch."""
     found = sorted(directories(checkpoint / STATE))
     return tuple(_operator(checkpoint / STATE / name, batch) for name in found)
 
@@ -171,9 +182,6 @@ def numbered_partitions(directory: Path, operator: Operator) -> list[str]:
     """Return the partitions of an operator that are there.
 
     An operator has as many as the query shuffles into, or one, where all rows meet.
-
-    Raises:
-        RecoveryError: If some are missing.
     """
     found = sorted((name for name in directories(directory) if name.isdecimal()), key=int)
     whole = len(found) in {1, operator.partitions or len(found)}
@@ -186,11 +194,7 @@ def numbered_partitions(directory: Path, operator: Operator) -> list[str]:
 
 
 def check_stores(partition: Path, found: list[str], operator: Operator) -> None:
-    """Check that a partition has all the stores of its operator.
-
-    Raises:
-        RecoveryError: Naming one that is missing.
-    """
+    """Check that a partition has all the stores of its operator."""
     have = {store or DEFAULT_STORE for store in found}
     lost = sorted(set(operator.stores) - have)
     if lost:
@@ -211,43 +215,50 @@ def newest_number(names: set[str], suffix: str, version: int) -> int | None:
 
 
 def missing_file_error(file: Path, version: int) -> RecoveryError:
-    """Return the error for a missing file that a version needs."""
     return RecoveryError(f"{file} is not there, and version {version} of the state needs it.")
 
 
 def find_hdfs_files(store: Path, names: set[str], version: int) -> Iterator[str]:
-    """Find the files of one version of one store.
+    """Find the files of one version of one store of the default provider.
 
-    Args:
-        store: The store's directory.
-        names: What is in it.
-        version: The version.
-
-    Raises:
-        RecoveryError: If a file that is needed is not there.
+    FileNotFoundError if a file has gone since it was listed.
     """
     yield from store_metadata(store, names)
-    snapshot = newest_number(names, "snapshot", version)
-    if snapshot is not None:
-        yield f"{snapshot}.snapshot"
-    for number in range((snapshot or 0) + 1, version + 1):
+    base = _hdfs_base(store, names, version)
+    if base:
+        yield f"{base}.snapshot"
+    for number in range(base + 1, version + 1):
         delta = f"{number}.delta"
         if delta not in names:
             raise missing_file_error(store / delta, version)
         yield delta
 
 
-def find_rocksdb_files(store: Path, names: set[str], version: int) -> Iterator[str]:
-    """Find the files of one version of one store in format 1.
+def _hdfs_base(store: Path, names: set[str], version: int) -> int:
+    """Return the snapshot on which a version is built; 0 for none.
 
-    Args:
-        store: The store's directory.
-        names: What is in it.
-        version: The version.
-
-    Raises:
-        RecoveryError: If a file that is needed is not there, or a snapshot is damaged.
+    A new snapshot holds the whole state. As long as the deltas since an older one are smaller than
+    that, the version is built on the older one: earlier checkpoints have it and most of its deltas,
+    so a checkpoint uploads what has changed, and a restore reads at most twice the state.
     """
+    newest = newest_number(names, "snapshot", version)
+    if newest is None:
+        return 0
+    left = (store / f"{newest}.snapshot").stat().st_size
+    base = newest
+    for number in range(newest, 0, -1):
+        if f"{number}.delta" not in names:
+            break
+        left -= (store / f"{number}.delta").stat().st_size
+        if left < 0:
+            break
+        if number == 1 or f"{number - 1}.snapshot" in names:
+            base = number - 1
+    return base
+
+
+def find_rocksdb_files(store: Path, names: set[str], version: int) -> Iterator[str]:
+    """Find the files of one version of one store in format 1."""
     yield from store_metadata(store, names)
     snapshot = newest_number(names, "zip", version)
     if snapshot is not None:
@@ -265,14 +276,7 @@ def find_rocksdb_files_by_lineage(
 ) -> Iterator[str]:
     """Find the files of one version of one store in format 2, by its id.
 
-    Args:
-        store: The store's directory.
-        names: What is in it.
-        state: The version and its id.
-
-    Raises:
-        FileNotFoundError: If the changelog has gone since it was listed.
-        RecoveryError: If a file that is needed is not there or damaged.
+    FileNotFoundError if the changelog has gone since it was listed.
     """
     yield from store_metadata(store, names)
     lineage = [state]
@@ -291,11 +295,7 @@ def find_rocksdb_files_by_lineage(
 
 
 def snapshot_mark(snapshot: Path) -> str:
-    """Return the version that a RocksDB snapshot is marked with, such as `v1`.
-
-    Raises:
-        RecoveryError: If it is no snapshot.
-    """
+    """Return the version that a RocksDB snapshot is marked with, such as `v1`."""
     return _read_snapshot(snapshot)[0]
 
 

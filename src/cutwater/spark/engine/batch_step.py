@@ -18,6 +18,7 @@ from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.messages import Place
 from cutwater.protocol.step.events import BatchAppended
 from cutwater.protocol.step.machine import Step
+from cutwater.runtime.batch_size import BatchBudget
 from cutwater.runtime.output import SMALL_BYTES
 from cutwater.runtime.reporting.failed_batch import FailedBatch, events_of
 from cutwater.runtime.step import Closed, DriverCallbacks, PinnedFiles, RunningStep, StepConnections
@@ -43,7 +44,6 @@ class BatchStep(RunningStep):
         callbacks: DriverCallbacks,
         analyzed: AnalyzedStep,
     ) -> None:
-        """Prepare the thread."""
         super().__init__(plan, machine, wiring, callbacks)
         self._spark: SparkSession = analyzed.frame.sparkSession
         internals = Internals(self._spark)
@@ -55,11 +55,11 @@ class BatchStep(RunningStep):
         self._thread = InheritableThread(target=self._loop, name=f"step {plan.name}", daemon=True)
         most = plan.options.max_batch_bytes
         self._most = {step_input.id: step_input.batch_bytes(most) for step_input in plan.inputs}
+        self._budget = BatchBudget(wiring.target_batch_ms)
         self._next_s = 0.0
         self._ends_now: Mapping[InputId, int] = {}
 
     def start(self) -> None:
-        """Start the thread."""
         self._thread.start()
 
     def halt(self) -> None:
@@ -105,7 +105,8 @@ class BatchStep(RunningStep):
         for source, channel in self.wiring.inputs.items():
             reader = self.reader(source)
             start = channel.position(reader).position
-            end = channel.end_within(start, channel.limit(reader), self._most[source])
+            most = self._budget.within(self._most[source])
+            end = channel.end_within(start, channel.limit(reader), most)
             if end > start:
                 ends[source] = end
         return ends
@@ -125,25 +126,27 @@ class BatchStep(RunningStep):
     def _run(self, ends: Mapping[InputId, int]) -> None:
         batch = BatchId(self.machine.last + 1)
         self._ends_now = ends
-        self._next_s = time.monotonic() + (self.plan.options.trigger_ms or 0) / 1000
+        began_s = time.monotonic()
+        self._next_s = began_s + (self.plan.options.trigger_ms or 0) / 1000
         places: dict[InputId, Place] = {}
         frames: dict[InputId, DataFrame] = {}
-        size_bytes = 0
+        sizes: list[int] = []
         for source, channel in self.wiring.inputs.items():
             start = channel.position(self.reader(source))
             end = channel.place(ends[source]) if source in ends else start
             if source in ends:
                 places[source] = end
-            size_bytes += end.log_bytes - start.log_bytes
+            sizes.append(channel.read_bytes(start, end))
             scan = self._scans[source]
             frames[source] = scan.rows(start.position, end.position, streaming=False)
         result = self.plan.evaluate(self._spark, frames)
         assert isinstance(result, DataFrame)
         self._check_columns(result)
         output = FrameRows(select_carried(result, self.wiring.channel))
-        if size_bytes < SMALL_BYTES:
+        if sum(sizes) < SMALL_BYTES:
             output = output.gathered()
         written = self.wiring.output.write(output, batch)
+        self._budget.note(max(sizes), round((time.monotonic() - began_s) * 1000))
         appended = BatchAppended(
             batch,
             written.event,
@@ -171,11 +174,7 @@ class BatchStep(RunningStep):
         return min(found, default=None)
 
     def _check_columns(self, result: DataFrame) -> None:
-        """Refuse rows that are not what the functions described at the start.
-
-        Raises:
-            StepError: Naming the columns that differ.
-        """
+        """Refuse rows that are not what the functions described at the start."""
         found = columns_of(channel_form(result.schema).schema)
         if found == self._columns:
             return

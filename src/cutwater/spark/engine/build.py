@@ -8,21 +8,33 @@ plan, because the columns of a channel are those of its producer's result.
 from collections.abc import Callable, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 from pyspark.sql import DataFrame
 
-from cutwater.errors import PlanError
-from cutwater.ids import NO_BATCH, ChannelId, InputId, ReaderId, SinkId, StepId
+from cutwater.errors import CodeChanged, PlanError
+from cutwater.ids import (
+    NO_BATCH,
+    NO_CHECKPOINT,
+    ChannelId,
+    CheckpointId,
+    InputId,
+    ReaderId,
+    SinkId,
+    StepId,
+)
 from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.channel_log import ChannelLog
 from cutwater.protocol.checkpoint.events import Standing
+from cutwater.protocol.commit import ShowPermit, grant_shows
 from cutwater.protocol.cut import Cut
-from cutwater.protocol.evolution.mapping import Change, Line
+from cutwater.protocol.decisions import repeated_checkpoint
+from cutwater.protocol.evolution.identity import NO_OFFSET
+from cutwater.protocol.evolution.mapping import KEEP_STATE, Change, Line, Refusal
 from cutwater.protocol.messages import START
 from cutwater.protocol.recovery import Restore
-from cutwater.protocol.showing import ShowPermit, grant_shows
 from cutwater.protocol.step.machine import Step
 from cutwater.protocol.step.snapshots import Restored
 from cutwater.protocol.topology import StepSpec, Topology
@@ -45,9 +57,13 @@ from cutwater.spark.analysis.restoring import map_or_refuse
 from cutwater.spark.analysis.self_reads import SelfReadCheck
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
+from cutwater.spark.checkpoint_dir.kafka_start import write_start
 from cutwater.spark.checkpoint_dir.rewrite import SOURCES, ChangedQuery, donor_of, rebuild
 from cutwater.spark.engine.batch_step import BatchStep
+from cutwater.spark.engine.kafka_brokers import KafkaBrokers
+from cutwater.spark.engine.kafka_watch import KafkaWatch, ReadsKafka
 from cutwater.spark.engine.query_step import PARTITIONS, CommitWatch, QueryStep
+from cutwater.spark.jvm.by_reference.source_reference import ReferenceOutput, SourceReference
 from cutwater.spark.jvm.channel_scan import carry
 from cutwater.spark.jvm.channel_source import ChannelOffset, ChannelSource, ReadOptions
 from cutwater.spark.jvm.internals import Internals
@@ -59,11 +75,7 @@ _FETCHERS: Final = 4
 
 @dataclass(frozen=True, slots=True)
 class SparkEngine:
-    """Spark as the engine of a pipeline (`runtime.engine`).
-
-    Attributes:
-        internals: Spark's internal classes, checked.
-    """
+    """Spark as the engine of a pipeline (`runtime.engine`)."""
 
     internals: Internals
 
@@ -75,7 +87,6 @@ class SparkEngine:
         on_control: Callable[[ChannelId], None],
         phases: Phases,
     ) -> Built:
-        """Build a generation's queries, batch jobs and channels; nothing runs yet."""
         return Build(self.internals, context, restore, callbacks, on_control, phases).run()
 
 
@@ -97,31 +108,48 @@ class Build:
     _change: Change | None = None
 
     def run(self) -> Built:
-        """Call the steps' functions, make channels, fetch state, connect everything.
+        """Call the steps' functions, make channels, fetch state, connect everything."""
+        kafka = KafkaBrokers(self.internals)
+        try:
+            return self._run(kafka)
+        except BaseException:
+            kafka.close()
+            raise
 
-        Raises:
-            PlanError: If a step cannot run on Spark; it names the function and line.
-            CodeChanged: If the cut cannot be restored into the current steps.
-            StoreError: If state cannot be fetched.
-        """
+    def _run(self, kafka: KafkaBrokers) -> Built:
         self.directory.mkdir(parents=True)
         self._evaluate()
         self._choose_columns()
+        self._analyzed = kafka.identify(self._analyzed, self.restore.cut)
         self._map()
+        kafka.check_records(self._analyzed, self._cut)
         for step in self.context.plan.steps:
             self._restore(step)
         with self.phases.during(Phase.FETCH):
             self._fetch()
             self._rebuild()
+        self._restore_starts()
+        self._check_stores()
         topology = self._topology()
         watch = CommitWatch(self.callbacks.failed)
+        lag = KafkaWatch(kafka, self._report_kafka)
         steps = {spec.step: self._connect(spec, watch) for spec in topology.steps}
-        standing = self._standing()
-        return Built(topology, steps, self._channels, standing, self._change, watch.close)
+        for running in steps.values():
+            if isinstance(running, QueryStep):
+                running.follow(lag)
+
+        def close() -> None:
+            watch.close()
+            lag.close()
+
+        return Built(topology, steps, self._channels, self._standing(), self._change, close)
+
+    def _report_kafka(self, step: ReadsKafka, error: BaseException) -> None:
+        assert isinstance(step, QueryStep)
+        self.callbacks.failed(step, error)
 
     @property
     def directory(self) -> Path:
-        """Where the generation keeps its files."""
         return generation_directory(self.context.scratch, self.restore.generation)
 
     @property
@@ -174,6 +202,24 @@ class Build:
         number = query_log.read_batch(directory, batch).settings.get(PARTITIONS, "")
         return int(number) if number.isdecimal() else None
 
+    def _check_stores(self) -> None:
+        """Refuse a request to keep existing state elsewhere: Spark would ignore it.
+
+        A query's own log names where its state is kept; a manifest does not.
+        """
+        cut, refusals = self._cut, []
+        for step in self.context.plan.steps:
+            requested, directory = step.options.state, self._query_directory(step.name)
+            batch = NO_BATCH if cut is None else cut.snapshots[step.name].batch
+            if requested is None or batch == NO_BATCH or not exists(directory):
+                continue
+            kept = query_files.provider_of(directory, batch).store
+            if kept != requested and self._analyzed[step.name].is_stateful:
+                reason = f"requests state={requested!r}, and its state is kept in {kept}"
+                refusals.append(str(Refusal(f"step {step.name}", reason, KEEP_STATE)))
+        if cut is not None and refusals:
+            raise CodeChanged(cut.checkpoint_id, tuple(refusals))
+
     # -- calling the functions
 
     def _evaluate(self) -> None:
@@ -183,12 +229,15 @@ class Build:
             frames = self._frames(step)
             if frames is None:
                 continue
-            analyzed_step = analysis.look(step, frames)
+            analyzed_step = analysis.look(step, frames, kept=self._was_by_reference(step.name))
             if analyzed_step is None:
                 continue
             self._analyzed[step.name] = analyzed_step
             if step.output is not None:
-                self._channels[step.output.id] = self._channel(step, analyzed_step.rows)
+                channel = self._channel(step, analyzed_step.rows)
+                if analyzed_step.by_reference:
+                    channel.reference = SourceReference(self.internals, analyzed_step.frame)
+                self._channels[step.output.id] = channel
                 for reader in step.output.readers:
                     signal = self._signals.setdefault(reader.step, Signal(self.context.tasks))
                     self._channels[step.output.id].subscribe(reader, signal)
@@ -203,6 +252,14 @@ class Build:
                 native.prepareForTriggerAvailableNow()
         if analysis.problems:
             raise PlanError(self.context.plan.pipeline, *analysis.problems)
+
+    def _was_by_reference(self, step: StepId) -> bool | None:
+        """Return whether a channel was by reference in the cut; None for a step that never ran."""
+        cut = self.restore.cut
+        if cut is None or step not in cut.snapshots or cut.snapshots[step].batch == NO_BATCH:
+            return None
+        # Manifests of the first versions have no identities; then all channels held rows.
+        return step in cut.identities and cut.identities[step].by_reference
 
     def _frames(self, step: PhysicalStep) -> Mapping[InputId, DataFrame] | None:
         """Return the step's inputs as streams; None if a producer could not be evaluated."""
@@ -239,7 +296,8 @@ class Build:
                 self._read.update(columns_read(internals, analyzed_step.frame))
             if step.output is None or analyzed_step.is_stateful:
                 continue
-            if not rows_depend_on_columns(internals, analyzed_step.frame):
+            by_reference = self._channels[step.output.id].reference is not None
+            if not by_reference and not rows_depend_on_columns(internals, analyzed_step.frame):
                 narrow.append(step.output)
         for channel in narrow:
             if self._read.keys() >= set(channel.readers):
@@ -332,6 +390,35 @@ class Build:
         rebuild(changed)
         try_to_remove_tree(self.directory / ".gone")
 
+    # -- where sources began that the cut has no position of (rule F12)
+
+    @property
+    def _origin(self) -> CheckpointId:
+        """The checkpoint that a source began from; for a rewind, the one that it repeats."""
+        cut = self.restore.cut
+        if cut is None:
+            return NO_CHECKPOINT
+        if cut.origin is None:
+            return cut.checkpoint_id
+        return repeated_checkpoint(self.context.store.log.read(), cut.checkpoint_id, cut.origin)
+
+    def _restore_starts(self) -> None:
+        for step, analyzed_step in self._analyzed.items():
+            snapshot = None if self._cut is None else self._cut.snapshots[step]
+            offsets = {} if snapshot is None else snapshot.offsets
+            for line in analyzed_step.kafka:
+                identity = analyzed_step.identity.inputs[line]
+                if offsets.get(analyzed_step.stream_keys[line], NO_OFFSET) != NO_OFFSET:
+                    continue
+                start = self.context.store.starts.find(self._origin, step, line, identity)
+                log = query_files.source_log(self._query_directory(step), identity.log)
+                if start is not None and log is not None:
+                    write_start(log, start)
+
+    def _record_start(self, step: StepId, line: int, offsets: str) -> None:
+        identity = self._analyzed[step].identity.inputs[line]
+        self.context.store.starts.record(self._origin, step, line, identity, offsets)
+
     def _query_directory(self, step: StepId) -> Path:
         return self.directory / step / "query"
 
@@ -351,11 +438,13 @@ class Build:
             output=self._output(spec, channel),
             directory=directory,
             signal=self._signals[spec.step],
+            target_batch_ms=self.context.target_batch_ms,
         )
         if analyzed_step.execution_mode is ExecutionMode.BATCH:
             return BatchStep(plan, machine, wiring, self.callbacks, analyzed_step)
         query = QueryStep(plan, machine, wiring, self.callbacks, analyzed_step)
         query.available_now = self.context.available_now
+        query.record_start = partial(self._record_start, spec.step)
         query.connect(self._sources.get(spec.step, ()), watch)
         return query
 
@@ -367,6 +456,8 @@ class Build:
                 self._shows(SinkId(spec.sink)),
             )
         assert channel is not None
+        if isinstance(channel.reference, SourceReference):
+            return ReferenceOutput(channel, channel.reference)
         return ChannelOutput(channel)
 
     def _shows(self, sink: SinkId) -> ShowPermit | None:

@@ -31,7 +31,6 @@ class EventTime(msgspec.Struct, frozen=True):
     """What one `withWatermark` call is applied to.
 
     Attributes:
-        column: The event-time column.
         delay_ms: How late a row may be.
         streams: What the query reads there, in the order of the plan: sources by name, channels
             by name and ordinal.
@@ -54,11 +53,7 @@ _LINES: Final = msgspec.json.Decoder(tuple[InputWatermark, ...])
 
 
 def read_watermarks(directory: Path) -> tuple[InputWatermark, ...]:
-    """Read the file of a snapshot; empty if there is none.
-
-    Raises:
-        RecoveryError: If it cannot be decoded.
-    """
+    """Read the file of a snapshot; empty if there is none."""
     file = directory / FILE
     try:
         return _LINES.decode(file.read_bytes())
@@ -71,15 +66,12 @@ def read_watermarks(directory: Path) -> tuple[InputWatermark, ...]:
 def carry_over(
     stored: Sequence[InputWatermark], now: Sequence[EventTime]
 ) -> tuple[int | None, ...]:
-    """Return the watermark of each call in the current plan, if the snapshot contains it.
+    """Return the watermark of each call in the current plan in ms; None for one that is unknown.
 
     A plan over the same streams is matched call by call. In any other plan, a call is matched by
     its column and the sources of its rows, if the match is unique. A call that is new or ambiguous
     starts without a watermark: that holds results back until a row arrives, and never makes a row
     late. A changed delay is applied to the newest row that was seen.
-
-    Returns:
-        A watermark for each call, in milliseconds; None for one that is unknown.
     """
     if [(watermark.column, watermark.streams) for watermark in stored] == [
         (call.column, call.streams) for call in now
@@ -114,11 +106,7 @@ class QueryWatermarks:
         self._is_put_back = True
 
     def restore(self, directory: Path) -> None:
-        """Load the watermarks of a snapshot; the query has not started.
-
-        Raises:
-            RecoveryError: If the file cannot be decoded.
-        """
+        """Load the watermarks of a snapshot; the query has not started."""
         found = carry_over(read_watermarks(directory), tuple(self._calls.values()))
         pairs = zip(self._calls, found, strict=True)
         self._restored = {call: at_ms for call, at_ms in pairs if at_ms is not None}
@@ -137,8 +125,7 @@ class QueryWatermarks:
     def note(self, query: StreamingQuery | None, directory: Path) -> tuple[str, ...]:
         """Write the file for the last committed batch; no batch may end meanwhile.
 
-        Returns:
-            The names of the files written: one, or none for a plan without event time.
+        Returns the names of the files written: none for a plan without event time.
         """
         if not self._calls:
             return ()

@@ -11,6 +11,7 @@ otherwise rarely, since the next batch shows that the last one is committed.
 """
 
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Final
@@ -23,6 +24,7 @@ from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.messages import Place
 from cutwater.protocol.step.events import BatchAppended, StepEvent
 from cutwater.protocol.step.machine import Step
+from cutwater.runtime.batch_size import BatchBudget
 from cutwater.runtime.output import SMALL_BYTES
 from cutwater.runtime.reporting.failed_batch import FailedBatch, FailedInput, drop_unread, events_of
 from cutwater.runtime.step import Closed, DriverCallbacks, PinnedFiles, RunningStep, StepConnections
@@ -30,14 +32,18 @@ from cutwater.spark.analysis.analysis import AnalyzedStep
 from cutwater.spark.checkpoint_dir import files as query_files
 from cutwater.spark.checkpoint_dir import logs as query_log
 from cutwater.spark.checkpoint_dir.batch_inputs import reading_of
+from cutwater.spark.checkpoint_dir.kafka_start import read_start
 from cutwater.spark.checkpoint_dir.offsets import note_streams
+from cutwater.spark.checkpoint_dir.state_files import provider_called
 from cutwater.spark.engine.input_watermarks import QueryWatermarks
+from cutwater.spark.engine.kafka_watch import KafkaWatch, WatchedSource
 from cutwater.spark.jvm.channel_scan import select_carried
 from cutwater.spark.jvm.channel_source import ChannelOffset, ChannelSource
 from cutwater.spark.jvm.empty_batch_source import EmptyBatchSource
 from cutwater.spark.jvm.internals import POOL, Internals, NewQuery
 from cutwater.spark.jvm.native_sink import NativeSink, PlannedBatch
 from cutwater.spark.jvm.native_source import ExpectedCallbackError
+from cutwater.spark.jvm.read_limits import ReadLimits
 from cutwater.store.backends.directories import try_to_remove_tree
 
 PARTITIONS: Final = "spark.sql.shuffle.partitions"
@@ -75,15 +81,7 @@ class QueryStep(RunningStep):
         callbacks: DriverCallbacks,
         analyzed: AnalyzedStep,
     ) -> None:
-        """Prepare the query; its directory holds the restored batch, or nothing.
-
-        Args:
-            plan: The step.
-            machine: Its machine, at the restored batch.
-            wiring: What it is connected to.
-            callbacks: What it reports to the driver.
-            analyzed: Its result and sources, as Spark sees them.
-        """
+        """Prepare the query; its directory holds the restored batch, or nothing."""
         super().__init__(plan, machine, wiring, callbacks)
         self._analyzed = analyzed
         self._internals = Internals(analyzed.frame.sparkSession)
@@ -96,12 +94,25 @@ class QueryStep(RunningStep):
         self.checkpoint = wiring.directory / "query"
         self._pins = wiring.directory / "pins"
         self._pinned: dict[CheckpointId, PinnedFiles] = {}
+        self._kafka: KafkaWatch | None = None
+        self._pinned_offsets: dict[CheckpointId, Sequence[str | None]] = {}
+        self.record_start: Callable[[int, str], None] = lambda *_: None
         self._began = machine.last
         self._offsets: Sequence[str | None] = ()
         self._late_since = ""
+        # A channel by reference names each file once.
+        self._reads_files = not analyzed.by_reference and any(
+            source.startswith("FileSource") for source in analyzed.foreign
+        )
         # Only an operator with state uses a watermark.
         followed = analyzed.event_times if analyzed.may_owe_batch else {}
         self._watermarks = QueryWatermarks(self._internals, followed)
+        self._budget = BatchBudget(wiring.target_batch_ms)
+        # A source by reference runs no job, and its readers take several of its batches at once.
+        target_ms = wiring.target_batch_ms
+        if analyzed.by_reference or not analyzed.foreign:
+            target_ms = 0
+        self._limits = ReadLimits(self._internals, target_ms)
 
     # -- starting and ending
 
@@ -137,15 +148,21 @@ class QueryStep(RunningStep):
                     for key, value in before.items():
                         spark.conf.set(key, value)
             self._started.set()
+            if self._kafka is not None:
+                self._kafka.start()
         finally:
             context.setLocalProperty(POOL, None)  # type: ignore[arg-type]
 
     def _settings(self, last: BatchId) -> dict[str, str]:
-        """Return the settings that are particular to this query."""
         found = {}
         if self.plan.options.partitions is not None:
             found[PARTITIONS] = str(self.plan.options.partitions)
-        if last != NO_BATCH and not self._internals.version.keeps_format:
+        if last == NO_BATCH:
+            # Only a new query: Spark reads the provider of an old one from its log.
+            provider = provider_called(self.plan.options.state)
+            found[query_files.PROVIDER] = provider.class_name
+            found[FORMAT] = str(provider.newest_format)
+        elif not self._internals.version.keeps_format:
             found[FORMAT] = str(query_log.format_of(self.checkpoint, last))
         return found
 
@@ -154,14 +171,32 @@ class QueryStep(RunningStep):
         sources: Sequence[ChannelSource],
         watch: "CommitWatch",
     ) -> None:
-        """Connect the query before it starts.
-
-        Args:
-            sources: Its channel sources, in the order of the step's inputs.
-            watch: Calls `note_if_committed` once Spark has committed a batch.
-        """
+        """Connect the query before it starts; `sources` are in the order of the step's inputs."""
         self._sources = tuple(sources)
+        for source in self._sources:
+            source.budget = self._budget
         self._watch = watch
+
+    def follow(self, kafka: KafkaWatch) -> None:
+        """Let a watch follow the Kafka sources of this step, before it starts."""
+        groups = {node.name: node.options.consumer_group for node in self.plan.sources}
+        for line, source in self._analyzed.kafka.items():
+            identity, name = self._analyzed.identity.inputs[line], self._analyzed.streams[line]
+            kafka.add(
+                WatchedSource(self, line, name, source, dict(identity.topics), groups.get(name))
+            )
+            self._kafka = kafka
+
+    def offset_at(self, line: int) -> str | None:
+        """Return the offset of a stream after the last batch; for any thread."""
+        offsets = self._offsets
+        return offsets[line] if line < len(offsets) else None
+
+    def decided(self, checkpoint_id: CheckpointId) -> None:
+        """Let the offsets of a decided checkpoint be committed to consumer groups."""
+        offsets = self._pinned_offsets.get(checkpoint_id)
+        if self._kafka is not None and offsets is not None:
+            self._kafka.decided(self, offsets)
 
     def tell(self, event: StepEvent) -> None:
         """Pass an event to the machine; look for a commit at once if a snapshot waits for it."""
@@ -180,12 +215,10 @@ class QueryStep(RunningStep):
         )
 
     def halt(self) -> None:
-        """Stop the query and wait for its thread."""
         if self._query is not None:
             self._query.stop()
 
     def problem(self) -> BaseException | None:
-        """Return why the query has died, if it has."""
         if self.failure is not None:
             return self.failure
         if self._query is None or self._query.isActive:
@@ -208,7 +241,6 @@ class QueryStep(RunningStep):
         return self.available_now and bool(self._analyzed.foreign)
 
     def source_ended(self) -> bool:
-        """Return whether the outside sources have ended."""
         if self._analyzed.foreign:
             query = self._query
             if query is None or query.isActive or not self._ends_by_itself:
@@ -279,11 +311,19 @@ class QueryStep(RunningStep):
         self._watermarks.put_back(self._running_query())
         log = query_log.read_batch(self.checkpoint, batch)
         moved = self._find_moved_inputs(log.offsets)
+        if self._reads_files:
+            rows.drop_repeated_files()
+        if self._began == self.machine.last:
+            self._record_starts()
         small = self.last_bytes is not None and self.last_bytes < SMALL_BYTES
         if small and not self._analyzed.is_stateful:
             rows = rows.gathered()
+        began_s = time.monotonic()
         written = self.wiring.output.write(rows, batch)
         self.last_bytes = written.size_bytes
+        took_ms = round((time.monotonic() - began_s) * 1000)
+        self._budget.note(self._read_bytes(moved), took_ms)
+        self._limits.adapt(self._running_query(), rows, (self._offsets, log.offsets), took_ms)
         is_new = bool(moved) or tuple(log.offsets) != tuple(self._offsets)
         offsets = None
         if not self.wiring.inputs:
@@ -307,6 +347,14 @@ class QueryStep(RunningStep):
         if self._watch is not None:
             self._watch.watch(self, batch)
 
+    def _record_starts(self) -> None:
+        """Record where Kafka sources began that the restored batch has no position of (F12)."""
+        for line in self._analyzed.kafka:
+            log = self._analyzed.identity.inputs[line].log
+            start = read_start(query_files.source_log(self.checkpoint, log))
+            if start is not None and self.offset_at(line) is None:
+                self.record_start(line, start)
+
     def _running_query(self) -> StreamingQuery:
         """Return the query; its first batch may start before `start_query` has returned."""
         if not self._started.wait(_START_S) or self._query is None:
@@ -322,6 +370,17 @@ class QueryStep(RunningStep):
             if end > channel.position(self.reader(source)).position:
                 moved[source] = channel.place(end)
         return moved
+
+    def _read_bytes(self, moved: Mapping[InputId, Place]) -> int:
+        """Return the bytes of the channel of which a batch reads most."""
+        return max(
+            (
+                channel.read_bytes(channel.position(self.reader(source)), end)
+                for source, end in moved.items()
+                for channel in (self.wiring.inputs[source],)
+            ),
+            default=0,
+        )
 
     def failed_batch(self) -> FailedBatch | None:
         """Return what the batch after the last one reads, if Spark has planned it."""
@@ -380,15 +439,17 @@ class QueryStep(RunningStep):
             files += (note_streams(directory, self._analyzed.lines),)
             # Under the step's lock, so the next batch cannot end and change the watermarks.
             files += self._watermarks.note(self._query, directory)
+            if self._kafka is not None:
+                log = query_log.read_batch(directory, batch)
+                self._pinned_offsets[checkpoint_id] = log.offsets
         self._pinned[checkpoint_id] = PinnedFiles(directory, files)
 
     def unpin(self, checkpoint_id: CheckpointId) -> None:
-        """Drop the links."""
         self._pinned.pop(checkpoint_id, None)
+        self._pinned_offsets.pop(checkpoint_id, None)
         try_to_remove_tree(self._pin(checkpoint_id))
 
     def pinned(self, checkpoint_id: CheckpointId) -> PinnedFiles | None:
-        """Return the links."""
         found = self._pinned.get(checkpoint_id)
         if found is None:
             raise FileNotFoundError(f"the files of checkpoint {checkpoint_id} are dropped")
@@ -412,7 +473,6 @@ class CommitWatch:
     """Watches the queries of one generation; its thread starts with the first batch."""
 
     def __init__(self, failed: Callable[[RunningStep, BaseException], None]) -> None:
-        """Watch nothing yet."""
         self._failed = failed
         self._changed = threading.Condition()
         self._waiting: dict[StepId, tuple[QueryStep, BatchId]] = {}
@@ -437,7 +497,6 @@ class CommitWatch:
             self._changed.notify()
 
     def close(self) -> None:
-        """Stop polling, and wait for the thread."""
         with self._changed:
             self._closed = True
             self._changed.notify()

@@ -7,14 +7,18 @@ first message and within seconds, or it is closed. The number of connections tha
 so is bounded. A lack of file descriptors does not end the server, as it does in py4j. A session
 whose callback server was started before `secure` keeps that server; the ids of everything that a
 pipeline passes to it are still secret.
+
+What a call from the JVM returns must outlive the call, see `returns_java`.
 """
 
+import functools
 import logging
 import secrets
 import socket
 import threading
 import time
-from typing import Any, Final
+from collections.abc import Callable
+from typing import Any, Final, ParamSpec
 
 from py4j.clientserver import ClientServer, ClientServerConnection, PythonServer
 
@@ -28,6 +32,24 @@ _PEEKED_BYTES: Final = 256
 _COMMANDS: Final = frozenset({b"c", b"g"})
 _PAUSE_S: Final = 0.5
 _LOCK: Final = threading.Lock()
+_RETURNED: Final = threading.local()
+_Arguments = ParamSpec("_Arguments")
+
+
+def returns_java(method: Callable[_Arguments, Any]) -> Callable[_Arguments, Any]:
+    """Keep the Java object that a method returns to the JVM until the next call on this thread.
+
+    py4j sends the id of the object back, and a thread of its own tells the JVM to forget the id as
+    soon as Python holds the object no longer. If the second message arrives first, the JVM gets
+    null. A thread answers its calls one by one, so the next call shows that the JVM has the object.
+    """
+
+    @functools.wraps(method)
+    def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> Any:
+        _RETURNED.value = method(*args, **kwargs)
+        return _RETURNED.value
+
+    return call
 
 
 def secure(gateway: Any) -> None:

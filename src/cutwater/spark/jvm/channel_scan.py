@@ -14,6 +14,7 @@ from pyspark.sql.types import StructType
 
 from cutwater.errors import RunError
 from cutwater.runtime.channel import Channel, Columns
+from cutwater.spark.jvm.by_reference.source_reference import SourceReference
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.parquet import PlanTemplate
 
@@ -27,11 +28,8 @@ class ChannelScan:
     def __init__(self, internals: Internals, channel: Channel, keys: tuple[str, ...] = ()) -> None:
         """Scan for one reader.
 
-        Args:
-            internals: Spark's internal classes.
-            channel: The channel.
-            keys: It carries updates, and of the Events of a batch only the newest rows for each
-                value of these columns are wanted. Empty for appended rows.
+        With `keys` the channel carries updates: of the Events of a batch only the newest rows for
+        each value of these columns are wanted.
         """
         self._internals = internals
         self._channel = channel
@@ -41,14 +39,12 @@ class ChannelScan:
     def rows(self, start: int, end: int, *, streaming: bool) -> DataFrame:
         """Return the rows of the Events between two positions.
 
-        Args:
-            start: Where the first Event begins.
-            end: Where the last one ends.
-            streaming: Whether the frame counts as streaming.
-
         Raises:
             RunError: If a file of them is gone, or not as large as it was: rows would be missing.
         """
+        reference = self._channel.reference
+        if isinstance(reference, SourceReference):
+            return reference.rows(self._channel, start, end, streaming=streaming)
         template = self._templates.get(streaming)
         columns = None if template is None else template.columns
         leaf = self._leaf(start, end, streaming=streaming, columns=columns)

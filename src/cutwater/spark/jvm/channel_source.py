@@ -11,6 +11,7 @@ from typing import Any, Final, NamedTuple
 from pyspark.sql import DataFrame
 
 from cutwater.ids import InputId, ReaderId
+from cutwater.runtime.batch_size import BatchBudget
 from cutwater.runtime.channel import Channel, Signal
 from cutwater.spark.jvm.channel_scan import ChannelScan, columns_of
 from cutwater.spark.jvm.empty_batch_source import NoDataBatchDetector
@@ -28,17 +29,12 @@ class ChannelOffset:
     __slots__ = ("position", "tick")
 
     def __init__(self, position: int = 0, tick: int = 0) -> None:
-        """Create the offset for a position and a number of ticks."""
         self.position = position
         self.tick = tick
 
     @classmethod
     def parse(cls, text: str | None, source: InputId) -> "ChannelOffset":
-        """Read an offset of this input; None is the beginning.
-
-        Raises:
-            RecoveryError: If it belongs to another source.
-        """
+        """Read an offset of this input, and refuse one of another; None is the beginning."""
         if text is None:
             return cls()
         owner = f"input {source}"
@@ -48,7 +44,6 @@ class ChannelOffset:
         return cls(found["position"], found["tick"])
 
     def text(self, source: InputId) -> str:
-        """Return the offset of this input as text."""
         return encode_offset(
             {
                 "channel": source.channel,
@@ -83,7 +78,6 @@ class ChannelSource(NativeSource):
         signal: Signal,
         options: ReadOptions,
     ) -> None:
-        """Read a channel as one reader."""
         self.channel = channel
         super().__init__(internals, columns_of(channel.form.schema))
         self.reader = reader
@@ -94,11 +88,11 @@ class ChannelSource(NativeSource):
         self._initial = 0
         self._planned = 0
         self._detector = NoDataBatchDetector()
+        self.budget = BatchBudget()
         self.siblings: Sequence[ChannelSource] = (self,)
         self.between_batches: Callable[[], bool] = lambda: False
 
     def describe(self) -> str:
-        """Return a human-readable name."""
         return f"channel {self.channel.id}"
 
     @property
@@ -138,7 +132,9 @@ class ChannelSource(NativeSource):
             return start
         limit = self.channel.limit(self.reader)
         end = ChannelOffset(
-            self.channel.end_within(offset.position, limit, self._options.max_batch_bytes),
+            self.channel.end_within(
+                offset.position, limit, self.budget.within(self._options.max_batch_bytes)
+            ),
             max(self._tick, offset.tick),
         )
         if start is None and end.position == self._initial and end.tick == 0:
@@ -158,7 +154,6 @@ class ChannelSource(NativeSource):
         return self.channel.limit(self.reader) > self._planned
 
     def batch(self, start: str | None, end: str) -> Any:
-        """Return the rows between two offsets."""
         first = self._parse(start).position
         last = self._parse(end).position
         return self._scan.rows(first, last, streaming=True)._jdf

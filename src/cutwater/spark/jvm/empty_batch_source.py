@@ -9,7 +9,6 @@ event-time state has this source in its plan from the start.
 from collections.abc import Callable
 from typing import Any, Final
 
-from pyspark.sql import functions as F
 from pyspark.sql.types import StructType
 
 from cutwater.spark.jvm.internals import Internals
@@ -27,7 +26,6 @@ class NoDataBatchDetector:
     """
 
     def __init__(self) -> None:
-        """Nothing is owed yet."""
         self._asked: tuple[str | None] | None = None
 
     def must_force(self, start: str | None, *, wants_batch: bool) -> bool:
@@ -48,15 +46,13 @@ class EmptyBatchSource(NativeSource):
         self.between_batches: Callable[[], bool] = lambda: False
 
     def describe(self) -> str:
-        """Return a human-readable name."""
         return "pulse"
 
     def begin(self, text: str | None, *, owes_batch: bool) -> None:
-        """Set where the query starts, and whether a batch without rows must run first."""
         self._tick = self._parse(text) + owes_batch
 
     def exhausted(self, _: str | None) -> bool:
-        """Return True: the source never has rows."""
+        """It never has rows."""
         return True
 
     def latest(self, start: str | None) -> str | None:
@@ -71,11 +67,7 @@ class EmptyBatchSource(NativeSource):
         return encode_offset({"tick": tick}) if tick else None
 
     def batch(self, start: str | None, end: str) -> Any:  # noqa: ARG002
-        """Return no rows."""
-        columns = [
-            F.lit(None).cast(field.dataType).alias(field.name) for field in self.spark_schema
-        ]
-        return self.internals.streaming_range(0, 0, 1).select(*columns)._jdf
+        return self.internals.no_rows(self.spark_schema)._jdf
 
     def _parse(self, text: str | None) -> int:
         return 0 if text is None else int(decode_offset(text, _KEYS, self.describe())["tick"])

@@ -16,6 +16,7 @@ from py4j.protocol import Py4JError
 from pyspark.errors import AnalysisException
 from pyspark.java_gateway import ensure_callback_server_started
 from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F
 from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
@@ -37,6 +38,10 @@ ADMISSION_INTERFACE: Final = (
 _READS_ONCE: Final = "SingleBatchExecutor"
 _WATERMARKS: Final = "WatermarkTracker"
 _WATERMARK_FIELD: Final = "operatorToWatermarkMap"
+FILE_LIST: Final = "rootPaths"
+"""The field of a list of files in which Spark keeps what a batch reads."""
+READ_LIMITS: Final = "uniqueSources_$eq"
+"""The method that sets a running query's sources and their limits."""
 _FILES: Final = "org.apache.spark.sql.execution.datasources"
 _CATALYST: Final = "org.apache.spark.sql.catalyst"
 
@@ -46,10 +51,6 @@ class NewQuery:
     """A streaming query to start.
 
     Attributes:
-        frame: What it computes.
-        title: Its name in Spark.
-        checkpoint: Its checkpoint directory.
-        output_mode: Spark's output mode.
         trigger_ms: The min time between batches; None for as soon as there is data.
         available_now: End the query when it has read what is there now.
     """
@@ -66,32 +67,31 @@ class Internals:
     """Spark's internal classes, as one session sees them."""
 
     def __init__(self, spark: SparkSession) -> None:
-        """Use this session's JVM; nothing is looked up yet."""
         self.spark = spark
         self.jvm: Any = spark._jvm
         self.session: Any = spark._jsparkSession
 
     @cached_property
     def version(self) -> SparkVersion:
-        """What is particular to this version of Spark.
-
-        Raises:
-            SessionError: If no pipeline runs on it.
-        """
+        """What is particular to this version of Spark."""
         return require_version(self.spark.version)
 
     def self_check(self) -> None:
-        """Look up every class that is called or set by its name.
-
-        Raises:
-            SessionError: If no pipeline runs on this version of Spark, or something is missing.
-        """
+        """Look up every class that is called or set by its name; SessionError if one is missing."""
         missing = [name for name in self._class_names() if not self._has_class(name)]
         if not missing:
             tracker = f"{self.version.runtime}.{_WATERMARKS}"
             fields = self.jvm.java.lang.Class.forName(tracker).getDeclaredFields()
             if _WATERMARK_FIELD not in {field.getName() for field in fields}:
                 missing.append(f"{tracker}.{_WATERMARK_FIELD}")
+            index = f"{_FILES}.InMemoryFileIndex"
+            fields = self.jvm.java.lang.Class.forName(index).getDeclaredFields()
+            if FILE_LIST not in {field.getName() for field in fields}:
+                missing.append(f"{index}.{FILE_LIST}")
+            query = f"{self.version.runtime}.StreamExecution"
+            methods = self.jvm.java.lang.Class.forName(query).getMethods()
+            if READ_LIMITS not in {method.getName() for method in methods}:
+                missing.append(f"{query}.{READ_LIMITS}")
         if missing:
             message = (
                 f"Spark {self.spark.version} here has no {', no '.join(missing)}, which pipelines "
@@ -126,7 +126,9 @@ class Internals:
             "org.apache.spark.internal.io.FileCommitProtocol",
             "org.apache.spark.sql.classic.Dataset",
             "org.apache.spark.util.SystemClock",
+            f"{_CATALYST}.plans.logical.LocalRelation",
             f"{_CATALYST}.plans.logical.Range",
+            f"{_CATALYST}.trees.TreePattern",
             f"{_CATALYST}.analysis.UnsupportedOperationChecker",
             f"{_CATALYST}.optimizer.ColumnPruning",
             f"{_CATALYST}.streaming.InternalOutputModes",
@@ -152,7 +154,7 @@ class Internals:
         """Return a Scala object, or the companion of a Scala class."""
         return getattr(getattr(package, f"{name}$"), "MODULE$")
 
-    def _let_java_call(self) -> None:
+    def let_java_call(self) -> None:
         """Open the port for calls from the JVM, before it is handed an object that it may call."""
         gateway = self.spark.sparkContext._gateway
         secure(gateway)
@@ -161,17 +163,12 @@ class Internals:
     # -- sources that live in this process
 
     def streaming_frame(self, source: object) -> DataFrame:
-        """Return a streaming DataFrame over a source that is implemented in Python.
-
-        Args:
-            source: A py4j proxy of Spark's `Source` (see `native_source`).
-        """
-        self._let_java_call()
+        """Return a stream over a py4j proxy of Spark's `Source` (see `native_source`)."""
+        self.let_java_call()
         companion = self.scala_object(self._runtime, "StreamingExecutionRelation")
         return self.frame(companion.apply(source, self.session))
 
     def frame(self, logical_plan: Any) -> DataFrame:
-        """Return a DataFrame of a logical plan."""
         return DataFrame(self._datasets.ofRows(self.session, logical_plan), self.spark)
 
     @cached_property
@@ -182,6 +179,22 @@ class Internals:
         """Return the numbers from start up to end, column `id`, as a frame that is streaming."""
         batch = self.spark.range(start, end, 1, slices)._jdf.queryExecution().analyzed()
         return self.frame(self.range_leaf(start, end, slices, batch.output()))
+
+    def empty_leaf(self, columns: Any, *, streaming: bool) -> Any:
+        """Return the plan of no rows, with the columns of another leaf."""
+        plans = self.jvm.org.apache.spark.sql.catalyst.plans.logical
+        return plans.LocalRelation(columns, self.nil, streaming, self.none)
+
+    def no_rows(self, schema: StructType) -> DataFrame:
+        """Return no rows with these columns, as a frame that is streaming."""
+        columns = [F.lit(None).cast(field.dataType).alias(field.name) for field in schema]
+        return self.streaming_range(0, 0, 1).select(*columns)
+
+    def as_stream(self, frame: DataFrame) -> Any:
+        """Return the rows of a frame that is not streaming as a Java Dataset that is."""
+        java = frame._jdf
+        rows = java.queryExecution().toRdd()
+        return java.sparkSession().internalCreateDataFrame(rows, java.schema(), True)
 
     def range_leaf(self, start: int, end: int, slices: int, columns: Any) -> Any:
         """Return the leaf of a `streaming_range`, over other numbers."""
@@ -195,13 +208,8 @@ class Internals:
     # -- sinks that live in this process
 
     def start_query(self, query: NewQuery, sink: object) -> StreamingQuery:
-        """Start a streaming query with a sink that is implemented in Python.
-
-        Args:
-            query: What to run.
-            sink: A py4j proxy of Spark's `Sink` (see `native_sink`).
-        """
-        self._let_java_call()
+        """Start a query with a py4j proxy of Spark's `Sink` (see `native_sink`)."""
+        self.let_java_call()
         manager = query.frame.sparkSession._jsparkSession.sessionState().streamingQueryManager()
         triggers = self.jvm.org.apache.spark.sql.streaming.Trigger
         trigger = (
@@ -234,11 +242,9 @@ class Internals:
         return java_frame.sparkSession().internalCreateDataFrame(rows, java_frame.schema(), False)
 
     def no_columns(self) -> Any:
-        """Return an empty schema, as Java knows it."""
         return self.jvm.org.apache.spark.sql.types.StructType()
 
     def no_capabilities(self) -> Any:
-        """Return an empty set, as Java knows it."""
         return self.jvm.java.util.Collections.emptySet()
 
     @cached_property
@@ -250,21 +256,17 @@ class Internals:
 
     @cached_property
     def nil(self) -> Any:
-        """The empty list of Scala's."""
         return self.scala_object(self.jvm.scala.collection.immutable, "Nil")
 
     @cached_property
     def no_options(self) -> Any:
-        """The empty map of Scala's."""
         return self.scala_object(self.jvm.scala.collection.immutable, "Map").empty()
 
     @cached_property
     def none(self) -> Any:
-        """The empty option of Scala's."""
         return self.some(None)
 
     def offset(self, text: str) -> Any:
-        """Return an offset of Spark's that holds this text."""
         return self._serialized_offset(text)
 
     @cached_property
@@ -272,7 +274,6 @@ class Internals:
         return self._runtime.SerializedOffset
 
     def some(self, value: Any) -> Any:
-        """Return a Scala Option; None gives the empty one."""
         return self._option.empty() if value is None else self._option.apply(value)
 
     @cached_property
@@ -280,24 +281,15 @@ class Internals:
         return self.jvm.scala.Option
 
     def java_schema(self, schema: StructType) -> Any:
-        """Return a schema as Java knows it."""
         return self.jvm.org.apache.spark.sql.types.DataType.fromJson(schema.json())
 
     def read_all(self) -> Any:
-        """Return Spark's read limit without a limit."""
         return self.jvm.org.apache.spark.sql.connector.read.streaming.ReadLimit.allAvailable()
 
     def late_rows(self, query: StreamingQuery, since: str) -> tuple[str, int]:
-        """Count the rows that a query's operators have dropped as late after a moment.
+        """Count the rows dropped as late since a trigger; return the newest trigger with them.
 
-        Args:
-            query: The query.
-            since: The trigger of the last batch that was counted, as Spark writes it.
-
-        Returns:
-            The trigger of the newest batch, and how many rows were dropped since the other one.
-            A batch is identified by its trigger: an idle query reports the number of the batch to
-            come.
+        A batch is identified by its trigger: an idle query reports the number of the batch to come.
         """
         progress = query._jsq.recentProgress()
         newest, dropped = since, 0
@@ -339,10 +331,9 @@ class Internals:
     # -- the watermarks of a query's inputs
 
     def watermarks(self, query: StreamingQuery) -> dict[str, int]:
-        """Return the watermarks that a query has for its `withWatermark` calls, by their ids.
+        """Return a query's watermarks after its last batch, by the ids of `withWatermark` calls.
 
-        Returns:
-            What was computed when its last batch ended; calls without a row are left out.
+        Calls without a row are left out.
         """
         tracker = query._jsq.streamingQuery().watermarkTracker()
         if tracker is None:
@@ -386,6 +377,23 @@ class Internals:
         except AnalysisException as error:
             return str(error).split("\n", 1)[0]
         return None
+
+    def is_reproducible(self, frame: DataFrame) -> bool:
+        """Return whether a plan gives the same rows whenever it runs on the same input."""
+        plan = frame._jdf.queryExecution().analyzed()
+        return bool(plan.deterministic()) and not self.uses_current_values(plan)
+
+    def uses_current_values(self, plan: Any) -> bool:
+        """Return whether a plan uses the current time, user or database."""
+        patterns = self.jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+        return bool(plan.containsPattern(patterns.CURRENT_LIKE()))
+
+    def calls_functions(self, frame: DataFrame) -> bool:
+        """Return whether a plan calls functions of the user, in Python or on the JVM."""
+        patterns = self.jvm.org.apache.spark.sql.catalyst.trees.TreePattern
+        plan = frame._jdf.queryExecution().analyzed()
+        kinds = (patterns.PYTHON_UDF(), patterns.SCALA_UDF())
+        return any(bool(plan.containsPattern(kind)) for kind in kinds)
 
     def _output_mode(self, name: str) -> Any:
         return self.jvm.org.apache.spark.sql.catalyst.streaming.InternalOutputModes.apply(name)

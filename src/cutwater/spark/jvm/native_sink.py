@@ -7,14 +7,18 @@ writer runs on that very plan (docs/adr/0010).
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from typing import Any, ClassVar
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import StructType
 
+from cutwater.errors import RunError
 from cutwater.ids import BatchId
 from cutwater.sinks.base import FrameRows
-from cutwater.spark.jvm.internals import SINK_INTERFACE, Internals
+from cutwater.spark.analysis import plan_nodes
+from cutwater.spark.jvm.callbacks import returns_java
+from cutwater.spark.jvm.internals import FILE_LIST, SINK_INTERFACE, Internals
 
 
 class PlannedBatch:
@@ -28,14 +32,7 @@ class PlannedBatch:
         *,
         one_file: bool = False,
     ) -> None:
-        """Hold the batch that Spark handed over.
-
-        Args:
-            internals: Spark's internal classes.
-            java_frame: The batch.
-            session: Gives the query's own session, which is made once.
-            one_file: Let one task write everything.
-        """
+        """Hold the batch that Spark handed over; `session` gives the query's own session."""
         self._internals = internals
         self._java_frame = java_frame
         self._session = session
@@ -43,7 +40,6 @@ class PlannedBatch:
 
     @property
     def schema(self) -> StructType:
-        """The columns of the batch."""
         return StructType.fromJson(json.loads(self._java_frame.schema().json()))
 
     @property
@@ -52,6 +48,56 @@ class PlannedBatch:
         java = self._internals.batch_frame(self._java_frame)
         frame = DataFrame(java, self._session(java))
         return frame.coalesce(1) if self._one_file else frame
+
+    @property
+    def leaf(self) -> Any:
+        """What the batch reads, in a plan whose nodes have one child each."""
+        return self._leaves.head()
+
+    @property
+    def _leaves(self) -> Any:
+        return self._java_frame.queryExecution().analyzed().collectLeaves()
+
+    @cached_property
+    def _file_indexes(self) -> list[Any]:
+        """The lists of files that the streams of files read in this batch, as Spark keeps them."""
+        leaves, found = self._leaves, []
+        for at in range(leaves.size()):
+            leaf = leaves.apply(at)
+            if leaf.isStreaming() and leaf.getClass().getSimpleName() == plan_nodes.RELATION:
+                relation = leaf.relation()
+                if relation.getClass().getSimpleName() == plan_nodes.FILES:
+                    found.append(relation.location())
+        return found
+
+    def file_counts(self) -> list[int]:
+        """Return how many files the batch reads of each stream of files."""
+        return [int(index.rootPaths().size()) for index in self._file_indexes]
+
+    def drop_repeated_files(self) -> None:
+        """Let the batch read each of its files once.
+
+        Spark's file source takes the names of a batch's files for patterns. A file whose name has
+        such characters is found once for every file of the batch, and its rows would be read as
+        often. The list of files is used when the batch runs, so it is corrected before that.
+
+        Raises:
+            RunError: If files would still be repeated; nothing was read.
+        """
+        for index in self._file_indexes:
+            paths = index.rootPaths()
+            distinct = paths.distinct()
+            if paths.size() == distinct.size():
+                continue
+            field = index.getClass().getDeclaredField(FILE_LIST)
+            field.setAccessible(True)
+            field.set(index, distinct)
+            files = index.allFiles()
+            if files.size() != files.distinct().size():
+                raise RunError(
+                    f"Spark would read files of {distinct.head().getParent()} several times, since "
+                    "some names have characters of a pattern (* ? [ ] { }). Rename such files."
+                )
 
     def gathered(self) -> "PlannedBatch":
         """Return the same batch, to be written by one task into one file."""
@@ -98,13 +144,14 @@ class NativeSink:
         self._take(PlannedBatch(self._internals, java_frame, self._session_of), BatchId(number))
 
     def name(self) -> str:
-        """Return the name of the sink. Called by Spark."""
         return self._title
 
+    @returns_java
     def schema(self) -> Any:
         """Return no columns: Spark never reads those of a v1 sink."""
         return self._internals.no_columns()
 
+    @returns_java
     def capabilities(self) -> Any:
         """Return no capabilities: a v1 sink has none."""
         return self._internals.no_capabilities()
@@ -114,11 +161,9 @@ class NativeSink:
         return self._title
 
     def hashCode(self) -> int:
-        """Identify the object in Spark's maps."""
         return id(self) % 2**31
 
     def equals(self, other: object) -> bool:
-        """Identify the object in Spark's maps."""
         return self is other
 
     class Java:

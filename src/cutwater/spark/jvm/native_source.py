@@ -18,6 +18,7 @@ from pyspark.sql.types import StructType
 
 from cutwater.errors import CutwaterError, RecoveryError
 from cutwater.runtime.reporting.failed_batch import first_line
+from cutwater.spark.jvm.callbacks import returns_java
 from cutwater.spark.jvm.internals import ADMISSION_INTERFACE, SOURCE_INTERFACE, Internals
 
 Offset = Mapping[str, int | str]
@@ -30,11 +31,7 @@ def encode_offset(offset: Offset) -> str:
 
 
 def decode_offset(text: str, keys: frozenset[str], owner: str) -> dict[str, Any]:
-    """Read an offset back.
-
-    Raises:
-        RecoveryError: If it is not an offset of this source (rule F16).
-    """
+    """Read an offset back; RecoveryError if it is not one of this source (rule F16)."""
     try:
         found = json.loads(text)
     except ValueError:
@@ -71,7 +68,6 @@ class _ExpectedErrorFilter(logging.Filter):
     """Keeps py4j from logging a stack trace of an `ExpectedCallbackError`."""
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether the record is about any other error."""
         return not (record.exc_info and isinstance(record.exc_info[1], ExpectedCallbackError))
 
 
@@ -139,25 +135,30 @@ class NativeSource(ABC):
 
     # -- org.apache.spark.sql.execution.streaming.Source and SupportsTriggerAvailableNow
 
+    @returns_java
     def schema(self) -> Any:
         """Return the schema. Called by Spark."""
         return self._java_schema
 
+    @returns_java
     def latestOffset(self, start: Any, limit: Any) -> Any:  # noqa: ARG002
         """Return the max end of the next batch. Called by Spark."""
         end = _in_one_line(self.latest, None if start is None else str(start.json()))
         return None if end is None else self.internals.offset(end)
 
+    @returns_java
     def getOffset(self) -> Any:
         """Return the end without a start. Called by Spark where it passes none."""
         end = self.latest(None)
         return self.internals.some(None if end is None else self.internals.offset(end))
 
+    @returns_java
     def getBatch(self, start: Any, end: Any) -> Any:
         """Return the rows of one batch. Called by Spark."""
         first = str(start.get().json()) if start.isDefined() else None
         return _in_one_line(self.batch, first, str(end.json()))
 
+    @returns_java
     def getDefaultReadLimit(self) -> Any:
         """Return no limit: the source limits itself. Called by Spark."""
         return self.internals.read_all()
@@ -175,6 +176,7 @@ class NativeSource(ABC):
         message = "a v1 source has no initial offset"
         raise NotImplementedError(message)
 
+    @returns_java
     def deserializeOffset(self, text: str) -> Any:
         """Return the offset of a text. Called by Spark."""
         return self.internals.offset(text)

@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import DataFrame
 
 from cutwater.sinks.base import STRICT_READING
+from cutwater.spark.analysis.logical_plan import without_serials
 
 if TYPE_CHECKING:
     from cutwater.spark.jvm.internals import Internals
@@ -41,12 +42,7 @@ class _Scanning(NamedTuple):
 
 
 class Leaf(NamedTuple):
-    """The plan of a scan.
-
-    Attributes:
-        plan: The plan.
-        found_bytes: How many bytes the files have that Spark found.
-    """
+    """The plan of a scan, and how many bytes the files have that Spark found."""
 
     plan: Any
     found_bytes: int
@@ -69,7 +65,6 @@ class ParquetFiles:
     """Scans and writes of one session."""
 
     def __init__(self, internals: "Internals") -> None:
-        """Classes are looked up on first use."""
         self._known = internals
 
     @cached_property
@@ -89,9 +84,6 @@ class ParquetFiles:
         file that is lost or damaged later is an error, regardless of the session's settings.
 
         Args:
-            files: Absolute paths, each of a file that is there.
-            java_schema: The columns, as a Java object.
-            streaming: Whether the plan counts as streaming.
             columns: The columns of another such leaf, to reuse; None for new ones.
         """
         known = self._scanning
@@ -125,16 +117,15 @@ class ParquetFiles:
         found_bytes = int(index.sizeInBytes())
         if columns is None:
             return Leaf(known.logical.apply(relation, streaming), found_bytes)
+        return Leaf(self.relation_leaf(relation, columns, streaming=streaming), found_bytes)
+
+    def relation_leaf(self, relation: Any, columns: Any, *, streaming: bool) -> Any:
+        """Return the plan of a scan of any files, with the columns of another leaf."""
         nothing = self._known.none
-        plan = known.logical.apply(relation, columns, nothing, streaming, nothing)
-        return Leaf(plan, found_bytes)
+        return self._scanning.logical.apply(relation, columns, nothing, streaming, nothing)
 
     def holds(self, java_schema: Any) -> bool:
-        """Return whether a file can hold these columns, by the check of Spark's own writer.
-
-        Args:
-            java_schema: The columns, as a Java object.
-        """
+        """Return whether a file can hold these columns, by the check of Spark's own writer."""
         return bool(self._writing.parquet.supportDataType(java_schema))
 
     @cached_property
@@ -158,16 +149,9 @@ class ParquetFiles:
     def write(
         self, execution: Any, directory: str, options: Mapping[str, str], *, one_file: bool
     ) -> int:
-        """Run Spark's file writer on a plan that is ready to run.
+        """Run Spark's file writer on a plan that is ready to run; the directory does not exist yet.
 
-        Args:
-            execution: A query execution of Spark's.
-            directory: Where the files appear; it does not exist yet.
-            options: Settings of Hadoop's.
-            one_file: Let one task write everything.
-
-        Returns:
-            How many rows the tasks wrote that were committed, as they counted them.
+        `options` are Hadoop's. Returns how many rows the committed tasks have counted.
         """
         session = execution.sparkSession()
         settings = session.sessionState().newHadoopConf()
@@ -224,17 +208,33 @@ class PlanTemplate:
     columns keep their ids, as the columns of a stream do.
     """
 
-    def __init__(self, internals: "Internals", frame: DataFrame) -> None:
-        """Take the plan of a frame: nodes with one child each, down to a leaf."""
+    def __init__(self, internals: "Internals", frame: DataFrame, leave_out: str = "") -> None:
+        """Take the plan of a frame: nodes with one child each, down to a leaf.
+
+        Nodes of the kind `leave_out`, which must not change their input's columns, are dropped.
+        """
         self._internals = internals
         self._nodes: list[Any] = []
         node = frame._jdf.queryExecution().analyzed()
         while not node.children().isEmpty():
-            self._nodes.append(node)
+            if str(node.getClass().getSimpleName()) != leave_out:
+                self._nodes.append(node)
             node = node.children().head()
         self._nodes.reverse()
+        self.leaf = node
         self.columns = node.output()
         """The columns that every leaf must have."""
+
+    def describe(self) -> str:
+        """Return the computation as text, without what differs from run to run.
+
+        Spark's own text of a node leaves out what follows the 25th column.
+        """
+        lines = [
+            f"{node.getClass().getSimpleName()} {node.expressions().mkString(', ')}"
+            for node in self._nodes
+        ]
+        return without_serials("\n".join(lines))
 
     def over(self, leaf: Any) -> DataFrame:
         """Return the same computation over another leaf, which must have these columns."""

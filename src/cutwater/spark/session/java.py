@@ -45,8 +45,6 @@ class Java:
 
     Attributes:
         home: What `JAVA_HOME` must be; `home/bin/java` is the program.
-        version: Its major version.
-        origin: Where it was found.
     """
 
     home: Path
@@ -90,11 +88,7 @@ def find_java() -> Java:
 
 
 def use_java() -> Java:
-    """Find a Java and make it the one that the next JVM of this process starts with.
-
-    Raises:
-        SessionError: If there is none.
-    """
+    """Find a Java and make it the one that the next JVM of this process starts with."""
     java = find_java()
     os.environ["JAVA_HOME"] = str(java.home)
     if not _locale_is_usable():

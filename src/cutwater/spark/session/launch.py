@@ -97,9 +97,8 @@ def _command(settings: Mapping[str, str], directory: Path) -> list[str]:
 def _split(arguments: Sequence[str]) -> tuple[list[str], list[str], bool]:
     """Take the properties file out of the user's arguments for `spark-submit`.
 
-    Returns:
-        The other arguments, the file if there is one, and whether Spark's own file of defaults is
-        read as well: as `spark-submit` does it, unless a file was named.
+    Returns the other arguments, the file if there is one, and whether Spark's own file of defaults
+    is read as well: as `spark-submit` does it, unless a file was named.
     """
     rest: list[str] = []
     files: list[str] = []
@@ -115,11 +114,7 @@ def _split(arguments: Sequence[str]) -> tuple[list[str], list[str], bool]:
 
 
 def _words(text: str, name: str) -> list[str]:
-    """Split a setting into words, as a shell does.
-
-    Raises:
-        SessionError: If a quotation is not closed.
-    """
+    """Split a setting into words, as a shell does."""
     try:
         return shlex.split(text)
     except ValueError as error:
@@ -127,11 +122,7 @@ def _words(text: str, name: str) -> list[str]:
 
 
 def _read(file: Path) -> str:
-    """Return the properties in a file of the user's.
-
-    Raises:
-        SessionError: If it cannot be read.
-    """
+    """Return the properties in a file of the user's."""
     try:
         return file.read_text(encoding="utf-8")
     except OSError as error:
@@ -191,7 +182,6 @@ def _wait(process: "Popen[bytes]", ready: Path, complaints: "_Complaints", maste
 
 
 def _connect(port: int, secret: str) -> Any:  # noqa: ANN401 - py4j has no types
-    """Connect pyspark to a running JVM."""
     try:
         os.environ |= {_PORT: str(port), _SECRET: secret}
         return launch_gateway()  # type: ignore[no-untyped-call]

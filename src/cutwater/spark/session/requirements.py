@@ -6,7 +6,9 @@ so `cutwater doctor` can use it where pyspark is not installed.
 """
 
 import os
+import traceback
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from cutwater.errors import SessionError
@@ -28,15 +30,7 @@ def connect_variables() -> tuple[str, ...]:
 
 
 def refuse_connect(master: str, conf: Mapping[str, str]) -> None:
-    """Refuse to start a session if the settings request Spark Connect.
-
-    Args:
-        master: Spark's master, as the user wrote it.
-        conf: The user's Spark settings.
-
-    Raises:
-        SessionError: Naming every setting that requests it.
-    """
+    """Refuse settings that request Spark Connect; the error names each of them."""
     found = list(connect_variables())
     if conf.get(_API_MODE, "").lower() == "connect":
         found.append(f"{_API_MODE}=connect")
@@ -49,3 +43,12 @@ def refuse_connect(master: str, conf: Mapping[str, str]) -> None:
             "A pipeline needs a classic session, not one of Spark Connect: start it without "
             f"{' and '.join(found)}."
         )
+
+
+def needs_session(error: BaseException | None) -> bool:
+    """Return whether pyspark raised this error because there is no session."""
+    if error is None or "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
+        return error is not None
+    # Functions such as `col` assert that there is a context, without a message.
+    innermost = traceback.extract_tb(error.__traceback__)[-1].filename
+    return isinstance(error, AssertionError) and "pyspark" in Path(innermost).parts

@@ -28,6 +28,7 @@ from cutwater.config.settings import MASTER_DEFAULT
 from cutwater.errors import SessionError
 from cutwater.runtime.scratch import private_directory
 from cutwater.spark.jvm.callbacks import secure
+from cutwater.spark.session.class_archive import with_archive
 from cutwater.spark.session.java import cache_directories, make_private, use_java
 from cutwater.spark.session.launch import JAVA_OPTIONS, start_jvm
 from cutwater.spark.session.requirements import refuse_connect
@@ -40,6 +41,8 @@ from cutwater.spark.versions import (
 )
 from cutwater.store.backends.directories import is_file
 
+TIME_ZONE: Final = "spark.sql.session.timeZone"
+
 _STATE: Final = "spark.sql.streaming.stateStore"
 
 _NEEDED: Final[Mapping[str, str]] = {
@@ -48,6 +51,8 @@ _NEEDED: Final[Mapping[str, str]] = {
     ),
     f"{_STATE}.checkpointFormatVersion": "2",
     f"{_STATE}.rocksdb.changelogCheckpointing.enabled": "true",
+    # Counting the rows of the state costs a read before every write.
+    f"{_STATE}.rocksdb.trackTotalNumberOfRows": "false",
     FILE_CHECKSUMS: "false",
     "spark.sql.parquet.outputTimestampType": "TIMESTAMP_MICROS",
     # A batch over many Events names its files one by one: listing them needs no job.
@@ -67,7 +72,7 @@ _OWN: Final[Mapping[str, str]] = {
     "spark.api.mode": "classic",
     "spark.scheduler.mode": "FAIR",
     f"{_STATE}.maintenanceInterval": "15s",
-    "spark.sql.session.timeZone": "UTC",
+    TIME_ZONE: "UTC",
     "spark.sql.ui.retainedExecutions": "50",
     "spark.ui.retainedJobs": "100",
     "spark.ui.retainedStages": "100",
@@ -132,12 +137,8 @@ def embedded_session(
 ) -> SparkSession:
     """Start a session with the settings a pipeline needs, and a Java for it.
 
-    Only the first call of a process starts a JVM; memory and Java options are decided then.
-
-    Args:
-        master: Spark's master, such as `local[2]`, or a cluster's address.
-        app_name: What Spark's own pages call it.
-        conf: The user's settings; they take precedence.
+    Only the first call of a process starts a JVM; memory and Java options are decided then. `conf`
+    are the user's settings; they take precedence.
 
     Raises:
         SessionError: If Spark Connect is requested, pyspark has another version than those that
@@ -154,11 +155,11 @@ def embedded_session(
         # The workers of a cluster have a Python of their own; here it is this one.
         os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     settings |= conf or {}
-    options = _with_quiet_log(settings.get(JAVA_OPTIONS, ""))
-    settings[JAVA_OPTIONS] = _with_private_files(options)
-    use_java()
+    options = with_archive(settings.get(JAVA_OPTIONS, ""), use_java())
+    settings[JAVA_OPTIONS] = _with_private_files(_with_quiet_log(options))
     # What it would print about a refused plan, as one huge line, comes to us as the exception.
-    logging.getLogger("DataFrameQueryContextLogger").setLevel(logging.CRITICAL)
+    for logger in ("DataFrameQueryContextLogger", "SQLQueryContextLogger"):
+        logging.getLogger(logger).setLevel(logging.CRITICAL)
     try:
         builder = SparkSession.builder.master(master).appName(app_name)
         for key, value in settings.items():
@@ -173,10 +174,9 @@ def embedded_session(
 
 
 def check_session(spark: SparkSession) -> tuple[str, ...]:
-    """Check a session that the user created; nothing is changed.
+    """Check a session that the user created; return its harmful settings that are final.
 
-    Returns:
-        Harmful settings that can no longer be changed, one or two sentences each.
+    Each is one or two sentences. Nothing is changed.
 
     Raises:
         SessionError: If no pipeline can run in it: it is a Spark Connect session, is stopped, has
@@ -214,16 +214,10 @@ def check_session(spark: SparkSession) -> tuple[str, ...]:
 
 
 def prepare_session(spark: SparkSession) -> tuple[str, ...]:
-    """Prepare a running session for a pipeline.
+    """Prepare a running session for a pipeline; return what `check_session` found.
 
     Sets the `needed_settings` and a number of shuffle partitions that fits the cores if none was
     chosen, and turns Hadoop's local checksums off. Can be called again at any time.
-
-    Returns:
-        What `check_session` found that can no longer be changed.
-
-    Raises:
-        SessionError: If no pipeline can run in it.
     """
     warnings = check_session(spark)
     for key, value in needed_settings(require_version(spark.version)).items():
@@ -247,6 +241,12 @@ def without_local_checksums(spark: SparkSession) -> None:
     Changing `fs.file.impl` instead would stop RocksDB from writing snapshots, without an error.
     """
     _local_file_system(spark).setWriteChecksum(False)
+
+
+def use_machine_zone(spark: SparkSession) -> None:
+    """Let times without a zone mean those of this machine, as in a session of Spark's own."""
+    jvm: Any = spark._jvm  # noqa: SLF001 - as below
+    spark.conf.set(TIME_ZONE, str(jvm.java.util.TimeZone.getDefault().getID()))
 
 
 def ship_by_value(modules: Iterable[ModuleType]) -> None:
@@ -320,8 +320,9 @@ def _log_settings() -> Path:
 
 
 def _start(master: str, app_name: str, settings: Mapping[str, str]) -> None:
-    """Start the JVM and its context."""
-    conf = SparkConf().setMaster(master).setAppName(app_name).setAll(list(settings.items()))
+    # Names of the user's own are settings of the session alone; spark-submit warns about them.
+    known = [(key, value) for key, value in settings.items() if key.startswith("spark.")]
+    conf = SparkConf().setMaster(master).setAppName(app_name).setAll(known)
     gateway = start_jvm(dict(conf.getAll()))
     SparkContext(conf=conf, gateway=gateway)
 
