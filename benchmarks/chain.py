@@ -18,7 +18,7 @@ import json
 import os
 import time
 from argparse import SUPPRESS, Namespace
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -110,13 +110,15 @@ def files(spark: SparkSession, directory: Path) -> DataFrame:
 
 
 @contextmanager
-def plain_session(master: str) -> Iterator[SparkSession]:
+def plain_session(master: str, conf: Mapping[str, str] | None = None) -> Iterator[SparkSession]:
     """Start a session with Spark's defaults, but for partitions, memory and noise."""
     use_java()
     cores = master.partition("[")[2].strip("]")
     builder = SparkSession.builder.master(master).config("spark.driver.memory", "2g")
     builder = builder.config("spark.sql.shuffle.partitions", cores or "1")
     builder = builder.config("spark.ui.enabled", "false").config("spark.log.level", "ERROR")
+    for name, value in (conf or {}).items():
+        builder = builder.config(name, value)
     spark = builder.config("spark.ui.showConsoleProgress", "false").getOrCreate()
     try:
         yield spark

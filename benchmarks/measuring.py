@@ -155,7 +155,7 @@ def command_of(parser: argparse.ArgumentParser, given: argparse.Namespace) -> st
     words = shlex.split(parser.prog) + (["--smoke"] if smoke else [])
     for name, value in settings_of(parser, given).items():
         if name != "smoke" and value != parser.get_default(name):
-            words += [f"--{name.replace('_', '-')}", str(value)]
+            words += [f"--{name.replace('_', '-')}", *([] if value is True else [str(value)])]
     return shlex.join(words)
 
 

@@ -32,10 +32,10 @@ def cpu_seconds_of(stat: str, ticks_per_second: int) -> float:
     return sum(map(int, stat.rpartition(")")[2].split()[11:15])) / ticks_per_second
 
 
-def cpu_seconds() -> float:
-    """Return the processor time of the whole family so far."""
+def cpu_seconds(root: int | None = None) -> float:
+    """Return the processor time of a whole family so far; of this process's own without a root."""
     ticks, taken = os.sysconf("SC_CLK_TCK"), 0.0
-    for process in family():
+    for process in family(root):
         with suppress(OSError):
             taken += cpu_seconds_of(Path(f"/proc/{process}/stat").read_text(), ticks)
     return taken

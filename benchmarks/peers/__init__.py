@@ -1,0 +1,1 @@
+"""The same queries on the same files by Cutwater, plain Spark, Flink, batch Spark and DuckDB."""
