@@ -43,8 +43,8 @@ def _below(name: str, command: Any) -> Iterator[tuple[str, Any]]:  # noqa: ANN40
     if inner is None:
         yield name, command
         return
-    for one, found in inner.items():
-        yield from _below(f"{name} {one}", found)
+    for word, found in inner.items():
+        yield from _below(f"{name} {word}", found)
 
 
 def render() -> str:
@@ -75,25 +75,27 @@ def _prose(text: str) -> Iterator[str]:
         yield ""
 
 
-def _argument(one: Any) -> str:  # noqa: ANN401 - click's
-    name = str(one.metavar or one.name.upper())
-    return name if one.required or name.startswith("[") else f"[{name}]"
+def _argument(argument: Any) -> str:  # noqa: ANN401 - click's
+    name = str(argument.metavar or argument.name.upper())
+    return name if argument.required or name.startswith("[") else f"[{name}]"
 
 
-def _option(one: Any) -> str:  # noqa: ANN401 - click's
-    names = [*one.opts, *one.secondary_opts]
-    kind = one.type_descriptor.annotation
+def _option(option: Any) -> str:  # noqa: ANN401 - click's
+    names = [*option.opts, *option.secondary_opts]
+    kind = option.type_descriptor.annotation
     choices = [each.value for each in kind] if issubclass(type(kind), EnumType) else []
-    value = "" if one.is_flag else f" {one.metavar or '|'.join(choices or [one.name.upper()])}"
+    value = (
+        "" if option.is_flag else f" {option.metavar or '|'.join(choices or [option.name.upper()])}"
+    )
     return ", ".join(f"`{name}{value}`" for name in names).replace("|", "\\|")
 
 
-def _default(one: Any) -> str:  # noqa: ANN401 - click's
-    if isinstance(one.show_default, str):
-        return one.show_default
-    if one.required:
+def _default(option: Any) -> str:  # noqa: ANN401 - click's
+    if isinstance(option.show_default, str):
+        return option.show_default
+    if option.required:
         return "required"
-    value = getattr(one.default, "value", one.default)
+    value = getattr(option.default, "value", option.default)
     if value is True:
         return "on"
     return f"`{value}`" if isinstance(value, str | int) and value is not False and value else ""

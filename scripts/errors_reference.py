@@ -35,7 +35,7 @@ exits with 1.
 def classes() -> Iterator[type[CutwaterError]]:
     """Return all kinds of errors, by their codes."""
     found = {getattr(errors, name) for name in errors.__all__} - {CutwaterError}
-    yield from sorted(found, key=lambda one: one.code)
+    yield from sorted(found, key=lambda kind: kind.code)
 
 
 def render() -> str:

@@ -32,7 +32,7 @@ def _halfway(spark: SparkSession, directory: Path) -> None:
     running = golden.create(directory).start(spark, given)
     wait_until(
         running,
-        lambda now: any(one.name == "numbers" and one.rows >= _ROWS_BEFORE for one in now.steps),
+        lambda now: any(s.name == "numbers" and s.rows >= _ROWS_BEFORE for s in now.steps),
         f"{_ROWS_BEFORE} rows",
     )
     report = running.checkpoint(120)

@@ -20,12 +20,14 @@
     ├── Superseded             CW-402  a sink has acted on a later decision than this one
     ├── SinkError              CW-501  a sink failed to carry out a call
     │   └── TargetBehind       CW-502  a target lacks a commit that the store has recorded
+    ├── SourceUnavailable      CW-503  the broker of a source does not answer
     ├── NotReadable            CW-510  a sink cannot be read as it was at a checkpoint
     ├── RunError               CW-600  a pipeline could not be run
     │   ├── SessionError       CW-601  this Spark session or Java cannot run a pipeline
     │   ├── StepError          CW-602  a step failed, with the user's function and line
     │   ├── RecoveryError      CW-603  the pipeline cannot resume from its last checkpoint
-    │   │   └── CodeChanged    CW-608  its code has changed in a way that needs a decision
+    │   │   ├── CodeChanged    CW-608  its code has changed in a way that needs a decision
+    │   │   └── RecordsLost    CW-609  a source no longer has the records that come next
     │   ├── PipelineHeld       CW-604  another process runs the pipeline
     │   ├── HolderUnknown      CW-613  it is unknown whether one does
     │   ├── NotRunning         CW-611  no process runs the pipeline
@@ -65,11 +67,13 @@ __all__ = [
     "PipelineHeld",
     "PlanError",
     "ProtocolViolation",
+    "RecordsLost",
     "RecoveryError",
     "RequestFailed",
     "RunError",
     "SessionError",
     "SinkError",
+    "SourceUnavailable",
     "StepError",
     "StoreError",
     "Superseded",
@@ -153,7 +157,6 @@ class PlanError(UserError):
     """The nodes of a pipeline do not fit together; all problems are reported together.
 
     Attributes:
-        pipeline: The pipeline's name.
         problems: One sentence each, beginning with its `file:line`.
     """
 
@@ -172,7 +175,6 @@ class PlanError(UserError):
         return f"[{self.code}] {self.message}{self.next_step}"
 
     def __reduce__(self) -> tuple[type["PlanError"], tuple[str, ...]]:
-        """Pickle by the arguments, not by the finished message."""
         return (type(self), (self.pipeline, *self.problems))
 
 
@@ -180,7 +182,6 @@ class AdoptionRefused(PlanError):
     """Plain queries cannot be adopted as they are; all problems are reported together.
 
     Attributes:
-        pipeline: The pipeline's name.
         problems: One sentence or more each, beginning with the step.
     """
 
@@ -301,7 +302,6 @@ class Fenced(CutwaterError):
     """A newer generation has claimed the pipeline: this process may not write any more.
 
     Attributes:
-        pipeline: The pipeline.
         generation: The generation that was fenced out.
         newer: The generation that owns the pipeline now.
     """
@@ -326,7 +326,6 @@ class Superseded(CutwaterError):
     A process whose successor is in the log ends with `Fenced` instead.
 
     Attributes:
-        sink: The sink.
         slot: The slot that was to be committed.
         newer: The slot that the sink has committed.
     """
@@ -346,7 +345,6 @@ class SinkError(CutwaterError):
     """A sink could not do what was requested; the request is repeated.
 
     Attributes:
-        sink: The sink.
         reason: Why, in words that follow the sink's name.
     """
 
@@ -365,7 +363,6 @@ class TargetBehind(SinkError):
     """A sink's target lacks a commit that the store has recorded; nothing is committed on top.
 
     Attributes:
-        sink: The sink.
         found: What its target shows, in words.
         recorded: What it showed according to the store, in words.
         way_out: What the user can do, in sentences.
@@ -387,12 +384,29 @@ class TargetBehind(SinkError):
         self.way_out = way_out
 
 
+class SourceUnavailable(CutwaterError):
+    """The broker of a source does not answer, or cannot be asked.
+
+    Attributes:
+        place: Which broker.
+        reason: What went wrong; contains no secret.
+    """
+
+    code = "CW-503"
+    retryable = True
+    next_step = "Check that it runs and that the settings of the connection are right."
+    parameters: ClassVar[tuple[str, ...]] = ("place", "reason")
+
+    def __init__(self, place: str, reason: str) -> None:
+        super().__init__(f"the broker at {place} cannot be asked: {reason}.")
+        self.place = place
+        self.reason = reason
+
+
 class NotReadable(CutwaterError):
     """A sink cannot be read as it was at a checkpoint.
 
     Attributes:
-        sink: The sink.
-        checkpoint_id: The checkpoint.
         reason: Why, in words.
     """
 
@@ -425,7 +439,6 @@ class StepError(RunError):
     """A step failed.
 
     Attributes:
-        step: The step.
         where: The user's function and line.
         reason: The cause, in words.
     """
@@ -465,11 +478,33 @@ class CodeChanged(RecoveryError):
         self.problems = problems
 
 
+class RecordsLost(RecoveryError):
+    """A source no longer has the records that come after a checkpoint.
+
+    Attributes:
+        source: The source's name in the pipeline.
+        problems: One sentence for each partition: where it resumes, and what is left.
+    """
+
+    code = "CW-609"
+    parameters: ClassVar[tuple[str, ...]] = ("checkpoint_id", "source", "problems")
+    next_step = (
+        "Nothing was changed. To continue with what is left, set the option failOnDataLoss of the "
+        'source to "false" and run `cutwater run FILE` again; the records in between are not read.'
+    )
+
+    def __init__(self, checkpoint_id: CheckpointId, source: str, problems: tuple[str, ...]) -> None:
+        start = f"source {source} cannot resume from checkpoint {checkpoint_id}:"
+        super().__init__("\n  ".join((start, *problems)) + "\n")
+        self.checkpoint_id = checkpoint_id
+        self.source = source
+        self.problems = problems
+
+
 class PipelineHeld(RunError):
     """Another process runs the pipeline.
 
     Attributes:
-        pipeline: The pipeline's name.
         host: The other process's machine.
         process: Its process id there.
         age_s: The age of its last heartbeat.
@@ -494,7 +529,6 @@ class HolderUnknown(RunError):
     """It is unknown whether the pipeline runs, because its lease cannot be read.
 
     Attributes:
-        pipeline: The pipeline's name.
         path: The path of the lease.
         reason: What is wrong with it.
     """

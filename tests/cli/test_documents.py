@@ -79,3 +79,13 @@ def test_a_backfill_goes_over_into_a_stream_as_its_page_says(directory: Path) ->
 
     totals = rows(directory / "tables" / "totals", "customer", "total")
     assert totals == [("ada", 15.0), ("bob", 20.0)]
+
+
+@pytest.mark.long
+def test_a_declarative_project_is_run_and_rewound_as_its_page_says(directory: Path) -> None:
+    said = run_document("how-to/run-a-declarative-pipeline.md", directory, SPARK_DEADLINE_S)
+
+    first, rewound = (one.output for one in said if "pandas.read_parquet" in one.commands)
+    assert "north    10.0" in first
+    assert "north    19.0" in rewound
+    assert "2 rows" in said[-1].output

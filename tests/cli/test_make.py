@@ -18,6 +18,7 @@ import pytest
 from deltalake import DeltaTable
 from scripts import cli_reference
 from tests.cli.command import ROOT, SPARK_DEADLINE_S, cutwater, environment, run_to_end
+from tests.servers.jars import JarsUnavailable, broker_jars
 
 
 def made(*arguments: str) -> str:
@@ -161,6 +162,20 @@ def test_the_demo_is_killed_goes_on_and_finds_every_row_once(
     verdicts = re.findall(r"(high_bids|channels|auction_sellers)[^\n]*\b0\W+0\W+same", recovered)
     assert verdicts == ["high_bids", "channels", "auction_sellers"]
     assert "Verdict: every row exactly once." in recovered
+
+
+def test_the_kafka_demo_is_killed_during_a_commit_and_finds_every_row_once(tmp_path: Path) -> None:
+    try:
+        broker_jars()
+    except JarsUnavailable as unavailable:
+        pytest.skip(str(unavailable))
+    words = ["--total", "4000", "--rate", "400", "--out", str(tmp_path / "out")]
+    demo = [sys.executable, str(ROOT / "examples" / "kafka_demo.py"), *words]
+    run = run_to_end(demo, cwd=tmp_path, deadline_s=SPARK_DEADLINE_S)
+
+    assert run.returncode == 0, run.stdout + run.stderr
+    assert "Killed with SIGKILL while a transaction was open" in run.stdout
+    assert run.stdout.count("4,000 rows, 0 missing, 0 too many: same") == 2
 
 
 @pytest.mark.long

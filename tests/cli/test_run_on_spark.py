@@ -220,7 +220,11 @@ def test_a_step_that_fails_ends_the_run_with_its_line(tmp_path: Path) -> None:
     run = cutwater(
         *("run", str(file), *MASTER),
         cwd=tmp_path,
-        env=environment(**restart, SPARK_CONF_DIR=str(tmp_path / "conf")),
+        env=environment(
+            **restart,
+            CUTWATER_CHECKPOINT_TARGET_BATCH="0s",  # one file a batch, however far behind
+            SPARK_CONF_DIR=str(tmp_path / "conf"),
+        ),
         deadline_s=SPARK_DEADLINE_S,
     )
 

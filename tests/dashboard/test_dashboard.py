@@ -16,6 +16,7 @@ from tests.servers.nginx import proxy
 from tests.servers.ports import free_port
 from tests.unit.store.checkpoint_writer import attempt_report
 
+from cutwater.runtime.reporting.status import PartitionLag
 from cutwater.server.app import make_app
 from cutwater.server.auth import PublicUrl, Token
 from cutwater.server.pipelines import OnePipeline, StoredPipelines
@@ -86,6 +87,18 @@ def test_the_barrier_is_seen_on_its_way(browser: Browser, served: Served) -> Non
 
         expect(page.locator(".channel.has-barrier")).to_have_count(0)
         expect(page.locator("tr[data-id='1']")).to_contain_text("COMPLETED")
+
+
+def test_the_lag_of_a_kafka_source_is_shown_by_partition(browser: Browser, served: Served) -> None:
+    served.running.lag = (
+        PartitionLag("incoming", "orders-topic", 0, 40, 1_040),
+        PartitionLag("incoming", "orders-topic", 1, 7, 7),
+    )
+    with opened(browser, served.url) as page:
+        expect(page.locator(".step.source .late")).to_have_text("1,000 behind")
+        title = page.locator(".step.source title")
+        expect(title).to_contain_text("orders-topic-0: 1,000 behind, at 40 of 1,040")
+        expect(title).to_contain_text("orders-topic-1: 0 behind, at 7 of 7")
 
 
 def test_a_savepoint_started_by_click_completes(browser: Browser, served: Served) -> None:

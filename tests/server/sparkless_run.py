@@ -34,6 +34,7 @@ from cutwater.runtime.reporting.status import (
     BarrierAt,
     ChannelStatus,
     CheckpointReport,
+    PartitionLag,
     RunResult,
     RunStatus,
     StepStatus,
@@ -88,6 +89,7 @@ class SparklessRun:
         self.state = "RUNNING"
         self.detail = ""
         self.late_rows = 0
+        self.lag: tuple[PartitionLag, ...] = ()
         self.failed = 0
         self.restarts = 0
         self.backlog = 3
@@ -122,6 +124,7 @@ class SparklessRun:
                 self.late_rows,
                 self.barriers[name],
                 self.alignments.get(name),
+                self.lag if name == "orders" else (),
             )
             for name, kind, mark in (("orders", "query", wall_ms()), ("totals", "query", wall_ms()))
         )

@@ -8,10 +8,21 @@ from tests.server.api_client import ApiClient
 from tests.server.sparkless_run import SparklessRun
 
 from cutwater.runtime.reporting.event_log import EventName
+from cutwater.runtime.reporting.status import PartitionLag
 from cutwater.server.metrics import METRICS, STATES, Kind
 
 REFERENCE = Path(__file__).parents[2] / "docs" / "reference"
-UNITS = ("_seconds", "_bytes", "_total", "_messages", "_per_second", "_info", "_id")
+UNITS = (
+    "_seconds",
+    "_bytes",
+    "_total",
+    "_messages",
+    "_per_second",
+    "_info",
+    "_id",
+    "_offsets",
+    "_offset",
+)
 WITHOUT_UNIT = {
     "cutwater_pipeline_up",
     "cutwater_pipeline_state",
@@ -41,6 +52,7 @@ def test_a_running_pipeline_shows_every_metric_of_the_table(
     running.checkpoint()
     running.fail("too slow")
     running.late_rows = 5
+    running.lag = (PartitionLag("incoming", "orders-topic", 3, 40, 100),)
 
     found = scraped(live)
 
@@ -53,6 +65,9 @@ def test_a_running_pipeline_shows_every_metric_of_the_table(
     assert found["cutwater_checkpoint_last_id", "orders"] == 1
     assert found["cutwater_checkpoint_last_duration_seconds", "orders"] == 0.25
     assert found["cutwater_step_late_rows_dropped_total", "orders", "totals"] == 5
+    partition = ("3", "orders", "incoming", "orders", "orders-topic")
+    assert found["cutwater_source_lag_offsets", *partition] == 60
+    assert found["cutwater_source_position_offset", *partition] == 40
     assert found["cutwater_step_rows_per_second", "orders", "totals"] == 1234.5
     assert found["cutwater_channel_backlog_bytes", "orders", "orders", "totals"] == 3 * 4096
     states = {key[2]: value for key, value in found.items() if key[0] == "cutwater_pipeline_state"}

@@ -346,7 +346,7 @@ def test_a_pipeline_of_another_process_is_asked_through_the_store(
     (request,) = (running.stored.writer.store.requests.request(entry) for entry in (token,))
 
     assert request is not None
-    assert (request.wish.value, request.name, request.holder) == ("savepoint", "far", "nonce")
+    assert (request.kind.value, request.name, request.holder) == ("savepoint", "far", "nonce")
     abort = {"checkpointId": 7, "reason": "too slow"}
     abort_token = stopped.owner.post(f"{LIST}/abort", json=abort).json()["request-id"]
     asked_abort = running.stored.writer.store.requests.request(abort_token)

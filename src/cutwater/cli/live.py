@@ -31,8 +31,6 @@ class Notice(NamedTuple):
 
     Attributes:
         kind: `state`, `restart`, `recovery` or `checkpoint`.
-        text: The event as a sentence.
-        fields: The event as JSON values.
         is_routine: Whether the live view shows it anyway.
     """
 
@@ -101,7 +99,6 @@ def notices(before: "RunStatus | None", after: "RunStatus") -> list[Notice]:
 
 
 def result_text(result: "RunResult") -> str:
-    """Describe the result of a run."""
     how = "finished: all input is processed" if result.finished else "stopped"
     if result.problem:
         how += f" without a complete last checkpoint: {result.problem.rstrip('.')}"
@@ -117,7 +114,6 @@ def result_text(result: "RunResult") -> str:
 
 
 def view(status: "RunStatus") -> RenderableType:
-    """Draw a status."""
     parts: list[RenderableType] = [_heading(status), _steps(status)]
     if status.channels:
         parts.append(_channels(status))
@@ -128,7 +124,6 @@ class LineScreen:
     """Writes one line for each event, with the time of day."""
 
     def __init__(self) -> None:
-        """Start without a status."""
         self._seen: RunStatus | None = None
 
     def __enter__(self) -> Self:
@@ -143,17 +138,14 @@ class LineScreen:
         pass
 
     def show(self, status: "RunStatus") -> None:
-        """Write new events."""
         for notice in notices(self._seen, status):
             self._write(notice)
         self._seen = status
 
     def write_line(self, text: str) -> None:
-        """Write a line."""
         say(f"{datetime.now(UTC).astimezone():%H:%M:%S} {text}")
 
     def end(self, result: "RunResult") -> None:
-        """Write the result."""
         self.write_line(result_text(result))
 
     def _write(self, notice: Notice) -> None:
@@ -164,11 +156,9 @@ class JsonScreen(LineScreen):
     """Writes the same events as JSON, one object per line, each with its `type` and the time."""
 
     def write_line(self, text: str) -> None:
-        """Write a message as an object of type `message`."""
         self._object("message", {"text": text})
 
     def end(self, result: "RunResult") -> None:
-        """Write the result as an object of type `result`."""
         self._object("result", asdict(result))
 
     def _write(self, notice: Notice) -> None:
@@ -183,7 +173,6 @@ class LiveScreen:
     """A view that is redrawn in place; other events are written above it."""
 
     def __init__(self, console: Console) -> None:
-        """Draw on this console."""
         # Drawn on every new status and not by a timer, so that a busy process is not slowed.
         self._live = Live(console=console, auto_refresh=False)
         self._seen: RunStatus | None = None
@@ -201,7 +190,6 @@ class LiveScreen:
         self._live.__exit__(kind, error, trace)
 
     def show(self, status: "RunStatus") -> None:
-        """Redraw the view."""
         for notice in notices(self._seen, status):
             if not notice.is_routine:
                 self.write_line(notice.text)
@@ -214,7 +202,6 @@ class LiveScreen:
         self._live.console.print(Text(printable(f"{now:%H:%M:%S} {text}")))
 
     def end(self, result: "RunResult") -> None:
-        """Write the result."""
         self.write_line(result_text(result))
 
 

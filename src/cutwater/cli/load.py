@@ -1,5 +1,7 @@
 """Load a user's file and find the pipeline in it: `orders.py`, `orders.py:name`, `orders.py:make`.
 
+Or load a declarative project, by its `spark-pipeline.yml` or the directory of that file.
+
 The file is imported as a module under its own name, with its directory on the path, as if it were
 run. `Loaded.modules` are the modules that exist on this machine only: a worker cannot import them,
 so they must be shipped by value. An error in the file names the file's own line.
@@ -16,12 +18,17 @@ import traceback
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 from types import ModuleType
 from typing import Final
 
-from cutwater.errors import ConfigError, CutwaterError, DeclarationError
+from cutwater.cli.session import Prepare, SessionStarter
+from cutwater.declarative.spec import names_project
+from cutwater.errors import ConfigError, CutwaterError, DeclarationError, SessionError
 from cutwater.pipeline.pipeline import Pipeline
+from cutwater.spark.session.requirements import needs_session
+from cutwater.spark.versions import DECLARATIVE_PIPELINES, refusal
 from cutwater.store.backends.directories import is_directory, is_file
 
 _PREFIX: Final = "cutwater_file_"
@@ -29,22 +36,20 @@ _PREFIX: Final = "cutwater_file_"
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A pipeline and the modules it was loaded from.
+    """A pipeline, its file, and the modules of the file's directory that the file has imported.
 
     Attributes:
-        modules: The file itself, and the modules of its directory that it has imported.
+        prepare: Called with the session before the pipeline is run: a declarative project creates
+            its tables and views in the catalog.
     """
 
     pipeline: Pipeline
-    modules: tuple[ModuleType, ...]
+    modules: tuple[ModuleType, ...] = ()
+    prepare: Prepare = lambda _: None
 
 
 def parse_pairs(option: str, texts: Sequence[str]) -> Mapping[str, str]:
-    """Parse `key=value` texts.
-
-    Raises:
-        ConfigError: If a text has no `=` or no key, or a key is repeated.
-    """
+    """Parse `key=value` texts; a repeated key is a `ConfigError`."""
     pairs: dict[str, str] = {}
     for text in texts:
         key, equals, value = text.partition("=")
@@ -56,29 +61,42 @@ def parse_pairs(option: str, texts: Sequence[str]) -> Mapping[str, str]:
     return pairs
 
 
-def load(target: str, parameters: Mapping[str, str], start_spark: Callable[[], object]) -> Loaded:
+def load(target: str, parameters: Mapping[str, str], start_spark: SessionStarter) -> Loaded:
     """Load a file and return the pipeline that the target names.
 
-    The file's directory stays on the path, since a function may import when it is called.
-
-    Args:
-        target: `FILE`, for the only pipeline in it; `FILE:NAME`, for the pipeline or the function
-            of that name.
-        parameters: The arguments for such a function.
-        start_spark: Called if the file cannot be loaded without Spark.
+    The target is `FILE`, for the only pipeline in it, or `FILE:NAME`, for the pipeline or the
+    function of that name, which is called with the parameters. `start_spark` is called if the file
+    cannot be loaded without Spark. The file's directory stays on the path, since a function may
+    import when it is called. A target that is a YAML file, or a directory with a spec, is a
+    declarative project, which always needs Spark.
 
     Raises:
         ConfigError: If there is no such file, name or parameter.
         DeclarationError: If the file or the function fails, naming the line.
+        PlanError: With all problems of a project.
+        SessionError: If Spark is needed and cannot be started.
     """
+    if names_project(Path(target)):
+        return _load_project(Path(target), parameters, start_spark)
     file, name = _split(target)
     try:
         return _load(file, name, parameters)
     except DeclarationError as error:
-        if not _needs_spark(error.__cause__):
+        if not needs_session(error.__cause__):
             raise
     start_spark()
     return _load(file, name, parameters)
+
+
+def _load_project(path: Path, parameters: Mapping[str, str], start_spark: SessionStarter) -> Loaded:
+    missing = refusal(DECLARATIVE_PIPELINES, version("pyspark"))
+    if missing is not None:
+        raise SessionError(f"{missing}: {DECLARATIVE_PIPELINES.instead}.")
+    # Imported here: it needs a Spark that has declarative pipelines.
+    from cutwater.declarative.project import load_project  # noqa: PLC0415
+
+    project = load_project(path, parameters, start_spark.for_project)
+    return Loaded(project.pipeline, prepare=project.publish)
 
 
 def _load(file: Path, name: str, parameters: Mapping[str, str]) -> Loaded:
@@ -110,7 +128,8 @@ def _split(target: str) -> tuple[Path, str]:
     if path.suffix != ".py" or not is_file(path):
         what = "is a directory" if is_directory(path) else "does not exist"
         reason = what if not is_file(path) else "does not end in .py"
-        raise ConfigError("FILE", f"{file} {reason}; name the Python file of your pipeline")
+        hint = "name the Python file of your pipeline, or the spec of a declarative project"
+        raise ConfigError("FILE", f"{file} {reason}; {hint}")
     return path, name
 
 
@@ -131,15 +150,6 @@ def _import(file: Path) -> ModuleType:
         del sys.modules[name]
         raise
     return module
-
-
-def _needs_spark(error: BaseException | None) -> bool:
-    """Return whether pyspark raised this error because there is no session."""
-    if error is None or "SESSION_OR_CONTEXT_NOT_EXISTS" in str(error):
-        return error is not None
-    # Functions such as `col` assert that there is a context, without a message.
-    innermost = traceback.extract_tb(error.__traceback__)[-1].filename
-    return isinstance(error, AssertionError) and "pyspark" in Path(innermost).parts
 
 
 def _module_name(file: Path) -> str:

@@ -21,8 +21,6 @@ from cutwater.runtime.reporting.event_log import FIELDS
 
 
 class LogFormat(StrEnum):
-    """How log records are written."""
-
     TEXT = "text"
     JSON = "json"
 
@@ -46,7 +44,6 @@ class JsonLines(logging.Formatter):
     """Writes a record as one JSON object."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record: time, level, logger, the fields of an event, the message."""
         fields = getattr(record, FIELDS, None) or {"event": "log"}
         made: dict[str, object] = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
@@ -64,7 +61,6 @@ class TextLines(logging.Formatter):
     """Writes a record in Python's default format, with control characters escaped."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """Return the record's message."""
         return printable(super().format(record))
 
 
@@ -112,7 +108,6 @@ class Lines(logging.Handler):
 
 
 def log_as(form: LogFormat) -> None:
-    """Set the log format of this process."""
     if form is LogFormat.TEXT:
         if logging.lastResort is not None:
             logging.lastResort.setFormatter(TextLines())

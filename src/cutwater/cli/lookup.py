@@ -1,12 +1,14 @@
 """Finds a pipeline in its store, for commands that neither run it nor need Spark.
 
-A pipeline is given by its name or its uuid. A store that does not exist is an error and is never
-created: the address was mistyped.
+A pipeline is given by its name, its uuid, or the spec of a declarative project. A store that does
+not exist is an error and is never created: the address was mistyped.
 """
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Final
 
+from cutwater.declarative.spec import SUFFIXES, find_spec, read_spec
 from cutwater.errors import ConfigError
 from cutwater.ids import CheckpointId
 from cutwater.store.backends.location import existing_backend
@@ -22,9 +24,7 @@ class FoundPipeline:
     """A pipeline in its store.
 
     Attributes:
-        store: What the store holds of it.
         lease: The lease of the process that runs it, or ran it last; None if none ever did.
-        holding: Whether a process runs it now.
         age_s: The age of the holder's last heartbeat.
         problem: Why it is unknown whether a process runs it; empty if it is known.
     """
@@ -38,7 +38,6 @@ class FoundPipeline:
 
     @property
     def is_running(self) -> bool:
-        """Whether a process runs the pipeline."""
         return self.holding is Holding.HELD
 
     @property
@@ -47,12 +46,18 @@ class FoundPipeline:
         return self.holding in {Holding.HELD, Holding.UNKNOWN}
 
 
-def find(url: str, pipeline: str) -> FoundPipeline:
-    """Open a pipeline by its name or its uuid, and read its lease.
+def name_of(pipeline: str) -> str:
+    """Return the name of a pipeline that is given by the spec of its project; any other as it is.
 
-    Raises:
-        ConfigError: If there is no such store or pipeline; the error lists the pipelines.
+    Only a YAML file is a spec here: a directory may have the name of a pipeline.
     """
+    if Path(pipeline).suffix not in SUFFIXES:
+        return pipeline
+    return read_spec(find_spec(Path(pipeline))).name
+
+
+def find(url: str, pipeline: str) -> FoundPipeline:
+    """Open a pipeline by its name or its uuid, and read its lease."""
     backend = existing_backend(url)
     name, identity = identify(backend, pipeline)
     return look_up(name, PipelineStore.of(backend, identity))
@@ -64,11 +69,7 @@ def look_up(name: str, store: PipelineStore) -> FoundPipeline:
 
 
 def checkpoint_of(found: FoundPipeline, text: str) -> CheckpointId:
-    """Return the number of a decided checkpoint: by its number, a savepoint's name, or `latest`.
-
-    Raises:
-        ConfigError: If there is none; the error lists the savepoints.
-    """
+    """Return the number of a decided checkpoint: by its number, a savepoint's name, or `latest`."""
     log = found.store.log.read()
     if text == LATEST and log.head is not None:
         return log.head.checkpoint_id

@@ -9,7 +9,7 @@ import inspect
 import os
 import sys
 from collections.abc import Callable
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any, Final, NoReturn, Protocol, TypeVar, get_type_hints
@@ -18,7 +18,6 @@ import typer
 
 from cutwater._version import __version__
 from cutwater.cli.commands import (
-    checkpoints,
     config,
     doctor,
     fork,
@@ -30,9 +29,11 @@ from cutwater.cli.commands import (
     state,
     tables,
     ui,
+    warm_up,
 )
-from cutwater.cli.commands import checkpoints_diff as diff
-from cutwater.cli.commands import checkpoints_prune as prune
+from cutwater.cli.commands.checkpoints import diff, prune
+from cutwater.cli.commands.checkpoints import inspect as checkpoints
+from cutwater.cli.lookup import name_of
 from cutwater.cli.output import (
     FAILED,
     HUNG_UP,
@@ -190,7 +191,7 @@ def _default(argument: Any) -> object:  # noqa: ANN401 - a field of any type
 def _call_command(command: Callable[[AnyArguments], int], arguments: AnyArguments) -> int:
     """Call a command; return its exit code, or that of its error."""
     try:
-        code = command(arguments)
+        code = command(_with_name(arguments))
     except KeyboardInterrupt:
         complain("Interrupted; the next run resumes from the last checkpoint.")
         code = INTERRUPTED
@@ -210,6 +211,14 @@ def _call_command(command: Callable[[AnyArguments], int], arguments: AnyArgument
     if code in {INTERRUPTED, TERMINATED, HUNG_UP}:
         _exit_at_once(code)
     return code
+
+
+def _with_name(arguments: AnyArguments) -> AnyArguments:
+    """Replace the spec of a declarative project by the name of its pipeline."""
+    given: object = getattr(arguments, "pipeline", None)
+    if not isinstance(given, str):
+        return arguments
+    return replace(arguments, pipeline=name_of(given))  # type: ignore[type-var]
 
 
 def _check_output() -> int:
@@ -232,6 +241,7 @@ _add("fork", fork.ForkArguments, fork.fork_command, fork.HELP)
 _add("tables", tables.TablesArguments, tables.tables_command, tables.HELP)
 _add("ui", ui.UiArguments, ui.ui_command, ui.HELP)
 _add("doctor", doctor.DoctorArguments, doctor.doctor_command, doctor.HELP)
+_add("warm-up", warm_up.WarmUpArguments, warm_up.warm_up_command, warm_up.HELP)
 
 _add(
     "savepoint",

@@ -15,7 +15,11 @@ from cutwater.store.backends.location import Location
 DEFAULT_STORE: Final = STORE_DEFAULT
 
 PipelineName = Annotated[
-    str, typer.Argument(metavar="PIPELINE", help="The pipeline's name, or its uuid.")
+    str,
+    typer.Argument(
+        metavar="PIPELINE",
+        help="The pipeline's name or uuid, or the spark-pipeline.yml of a declarative project.",
+    ),
 ]
 StoreUrl = Annotated[str, typer.Option(metavar="URL", help="Where its checkpoints are kept.")]
 OutputForm = Annotated[Output, typer.Option(help="Text for people, or JSON for programs.")]
@@ -52,12 +56,18 @@ Target = Annotated[
     typer.Argument(
         metavar="FILE",
         help="Your Python file, or FILE:NAME. NAME is a pipeline in it, or a function that "
-        "returns one; not needed if there is only one pipeline.",
+        "returns one; not needed if there is only one pipeline. Or the spark-pipeline.yml of a "
+        "declarative project, or its directory.",
     ),
 ]
 Parameters = Annotated[
     list[str],
-    typer.Option("--param", metavar="KEY=VALUE", help="For the function NAME; may be repeated."),
+    typer.Option(
+        "--param",
+        metavar="KEY=VALUE",
+        help="For the function NAME; may be repeated. For a declarative project: catalog and "
+        "database, in place of its own.",
+    ),
 ]
 Master = Annotated[
     str, typer.Option(metavar="MASTER", help="Spark's master: local[4], or a cluster's address.")
@@ -81,11 +91,7 @@ PublicUrlOption = Annotated[
 
 
 def store_location(text: str) -> Location:
-    """Parse `--store`.
-
-    Raises:
-        ConfigError: If it is not the address of a store, or of one that outlives this command.
-    """
+    """Parse `--store`, which must be the address of a store that outlives this command."""
     location = Location.of(text, "--store")
     if location.kind == "memory":
         raise ConfigError(

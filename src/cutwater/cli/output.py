@@ -39,8 +39,6 @@ _OTHER_PROCESS: Final = (Fenced, HolderUnknown, PipelineHeld, Superseded)
 
 
 class Output(StrEnum):
-    """The format of a command's output."""
-
     TEXT = "text"
     JSON = "json"
 
@@ -68,7 +66,6 @@ def say_json(value: object, *, indent: int | None = None) -> None:
 
 
 def complain(text: str) -> None:
-    """Write a line to stderr."""
     print(printable(text), file=sys.stderr, flush=True)
 
 
@@ -78,11 +75,9 @@ class Table(rich.table.Table):
     # The other arguments are passed on to the base class.
 
     def add_column(self, header: Cell = "", *more: Any, **named: Any) -> None:  # noqa: ANN401
-        """Add a column."""
         super().add_column(_safe(header) or "", *more, **named)
 
     def add_row(self, *cells: Cell | None, **named: Any) -> None:  # noqa: ANN401
-        """Add a row."""
         super().add_row(*map(_safe, cells), **named)
 
 

@@ -64,11 +64,7 @@ _RECEIVED: Final[list[signal.Signals]] = []
 
 
 class Ended(BaseException):
-    """A signal ends the command; like `KeyboardInterrupt`, it is not an error.
-
-    Attributes:
-        number: The signal.
-    """
+    """A signal ends the command; like `KeyboardInterrupt`, it is not an error."""
 
     def __init__(self, number: signal.Signals) -> None:
         super().__init__(number)
@@ -126,15 +122,12 @@ class LossyOutput(io.RawIOBase):
         self.name = name
 
     def fileno(self) -> int:
-        """Return the file descriptor."""
         return self._number
 
     def isatty(self) -> bool:
-        """Return whether it is a terminal."""
         return os.isatty(self._number)
 
     def writable(self) -> bool:
-        """Return True."""
         return True
 
     def write(self, data: "ReadableBuffer", /) -> int:

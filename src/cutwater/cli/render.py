@@ -12,6 +12,7 @@ from rich.console import Console
 
 from cutwater.cli.output import Table, bytes_text, count_text, duration_text
 from cutwater.ids import StepId
+from cutwater.kafka.offsets import offset_text, read_offsets
 from cutwater.printable import printable
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
 from cutwater.runtime.reporting.status import CheckpointReport
@@ -83,7 +84,6 @@ _RUNNING_FIELDS: Final = (
 
 
 def view_json(view: CheckpointView) -> Fields:
-    """Return a checkpoint, an attempt or a rewind as JSON values."""
     steps = view.report.steps if view.report else NO_STEPS
     return {**checkpoint_fields(view), "tasks": _tasks_json(view.cut, steps)}
 
@@ -114,7 +114,6 @@ def _tasks_json(cut: Cut | None, steps: Mapping[StepId, StepReport]) -> Fields:
 
 
 def size_of(blobs: Iterable[BlobRef]) -> int:
-    """Return the total size of objects."""
     return sum(blob.size_bytes for blob in blobs)
 
 
@@ -147,7 +146,6 @@ def table_of(views: Iterable[CheckpointView]) -> Table:
 
 
 def notes(view: CheckpointView) -> list[str]:
-    """Return further notes on a checkpoint."""
     found = []
     if view.failure:
         found.append(view.failure)
@@ -166,7 +164,6 @@ def notes(view: CheckpointView) -> list[str]:
 
 
 def steps_table(view: CheckpointView) -> Table:
-    """Return a checkpoint's steps as a table."""
     table = Table("step", box=None, pad_edge=False, header_style="bold")
     for name in ("batch", "state", "objects", "in flight", "uploaded"):
         table.add_column(name, justify="right", no_wrap=True)
@@ -210,7 +207,7 @@ def steps_table(view: CheckpointView) -> Table:
 
 def _reads(snapshot: StepSnapshot) -> list[str]:
     return [
-        *(f"{stream} at {offset}" for stream, offset in sorted(snapshot.offsets.items())),
+        *(_stream_text(stream, text) for stream, text in sorted(snapshot.offsets.items())),
         *(
             f"{channel} at {place.position}"
             for channel, place in sorted(snapshot.positions.items())
@@ -218,8 +215,14 @@ def _reads(snapshot: StepSnapshot) -> list[str]:
     ]
 
 
+def _stream_text(stream: str, text: str) -> str:
+    """Return where a stream stands: partition by partition for Kafka."""
+    if read_offsets(text) is None:
+        return f"{stream} at {text}"
+    return f"{stream}: {offset_text(text)}"
+
+
 def recovery_text(report: RecoveryReport) -> str:
-    """Describe a recovery in one line."""
     where = (
         f"from checkpoint {report.checkpoint_id}"
         if report.checkpoint_id is not None

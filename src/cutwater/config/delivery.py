@@ -49,12 +49,7 @@ class Delivered(Protocol):
 
 
 def delivery(commit_every: str | None = None, visibility: str = "checkpoint") -> Delivery:
-    """Check the options as a user writes them.
-
-    Args:
-        commit_every: A duration such as `1m`; None for every checkpoint.
-        visibility: `checkpoint`, or `batch`.
-    """
+    """Check the options as a user writes them: a duration such as `1m`, and a visibility."""
     if visibility not in {"checkpoint", "batch"}:
         raise ConfigError("visibility", f"{visibility!r} is neither 'checkpoint' nor 'batch'")
     every_ms = 0 if commit_every is None else milliseconds(commit_every, "commit_every")
@@ -65,7 +60,6 @@ def delivery(commit_every: str | None = None, visibility: str = "checkpoint") ->
 
 
 def delivery_of(target: object) -> Delivery:
-    """Return when a target's rows may be seen."""
     return target.delivery if isinstance(target, Delivered) else AT_CHECKPOINTS
 
 

@@ -56,6 +56,10 @@ class CheckpointConfig:
             sinks the tables could disagree, so they wait for the next aligned checkpoint.
         channel_bytes: How much a channel holds for its slowest reader before its writer waits.
         channel_messages: The same, counted in batches.
+        target_batch: How long a batch of a step that lags may take: up to that time such a step
+            reads more in one batch than its sources' limits say (`maxFilesPerTrigger`,
+            `maxOffsetsPerTrigger`), since each batch has a fixed cost. Barriers pass between
+            batches. Two seconds; `0s` for never more than the limits.
     """
 
     interval: str = as_duration(_PROTOCOL.interval_ms)
@@ -72,13 +76,9 @@ class CheckpointConfig:
     commit_unaligned: bool = _PROTOCOL.commit.commit_unaligned
     channel_bytes: str = "256MB"
     channel_messages: int = 1000
+    target_batch: str = "2s"
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work.
-
-        Raises:
-            ConfigError: Naming the option.
-        """
         if type(self.unaligned) is not bool and self.unaligned != "forced":
             raise ConfigError("unaligned", f"{self.unaligned!r} is none of True, False, 'forced'")
         for option in ("incremental", "commit_unaligned"):
@@ -95,6 +95,7 @@ class CheckpointConfig:
         for option in ("max_inflight_bytes", "channel_bytes"):
             _check_above_zero(option, getattr(self, option), size_bytes)
         milliseconds(self.alignment_timeout, "alignment_timeout")
+        milliseconds(self.target_batch, "target_batch")
         self._check_overtaking()
 
     def _check_overtaking(self) -> None:
@@ -135,6 +136,11 @@ class CheckpointConfig:
             commit=CommitOptions(commit_unaligned=self.commit_unaligned),
         )
 
+    @property
+    def target_batch_ms(self) -> int:
+        """How long a batch of a step that lags may take; 0 for no larger batches."""
+        return milliseconds(self.target_batch, "target_batch")
+
     def channel_bound(self) -> Bound:
         """Return how full a channel may be before its writer waits."""
         return Bound(
@@ -166,11 +172,6 @@ class RestartConfig:
     window: str = "10m"
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work.
-
-        Raises:
-            ConfigError: Naming the option.
-        """
         if self.strategy not in STRATEGIES:
             known = ", ".join(STRATEGIES)
             raise ConfigError("strategy", f"{self.strategy!r} is none of {known}")
@@ -194,8 +195,7 @@ class RestartConfig:
     def pause_ms(self, failures_ms: Sequence[int]) -> int | None:
         """Return how long to pause before the next restart; None to end the pipeline instead.
 
-        Args:
-            failures_ms: When it has failed so far, by one clock, oldest first; at least once.
+        The failures so far are in one clock's time, oldest first, at least one.
         """
         since = failures_ms[-1] - milliseconds(self.window, "window")
         recent = sum(failed_ms >= since for failed_ms in failures_ms)

@@ -52,12 +52,7 @@ _WORDS: Final[Mapping[str, bool | None]] = {"true": True, "false": False, "none"
 
 @dataclass(frozen=True, slots=True)
 class Setting:
-    """One value and where it comes from.
-
-    Attributes:
-        name: Its name, such as `checkpoint.interval`.
-        origin: `default`, the file, the environment's variable, or `flag`.
-    """
+    """One value, and its origin: `default`, the file, the environment's variable, or `flag`."""
 
     name: str
     value: object
@@ -76,17 +71,14 @@ class Settings:
     all: Mapping[str, Setting]
 
     def value(self, name: str) -> Any:  # noqa: ANN401 - whatever type the setting has
-        """Return the value of a setting."""
         return self.all[name].value
 
     @property
     def checkpoint(self) -> CheckpointConfig:
-        """When checkpoints are taken."""
         return CheckpointConfig(**self.section("checkpoint"))
 
     @property
     def restart(self) -> RestartConfig:
-        """What follows a failure."""
         return RestartConfig(**self.section("restart"))
 
     def section(self, name: str) -> dict[str, Any]:
@@ -99,7 +91,6 @@ class Settings:
 
     @property
     def spark(self) -> dict[str, str]:
-        """Settings of Spark's."""
         return self.section(_SPARK)
 
 
@@ -110,11 +101,8 @@ def read_settings(
 ) -> Settings:
     """Resolve all settings.
 
-    Args:
-        environ: The environment.
-        file: The TOML file; None for the one that the environment names, or `cutwater.toml` in
-            the working directory, which need not be there.
-        flags: What was given on the command line, by name; None counts as not given.
+    Without a file, it is the one that the environment names, or `cutwater.toml` in the working
+    directory, which need not be there. A flag that is None counts as not given.
 
     Raises:
         ConfigError: If a file that was named is not there, or something in it or in the
@@ -143,7 +131,6 @@ def defaults() -> Iterator[tuple[str, object]]:
 
 
 def variable(name: str) -> str:
-    """Return the environment's name for a setting."""
     return _PREFIX + name.replace(".", "_").upper()
 
 

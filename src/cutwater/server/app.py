@@ -83,14 +83,7 @@ def unguarded_app(pipelines: Pipelines) -> FastAPI:
 def make_app(
     pipelines: Pipelines, token: Token | None, host: str, public_url: PublicUrl | None = None
 ) -> Guard:
-    """Return the application with its guard.
-
-    Args:
-        pipelines: The pipelines it shows.
-        token: The token for changes; None to accept only probes until there is one.
-        host: The address that it is bound to, which decides which machines can reach it.
-        public_url: The address of a proxy in front of it; None if there is none.
-    """
+    """Return the application with its guard; without a token it accepts only probes."""
     return Guard(unguarded_app(pipelines), token, host, public_url)
 
 
@@ -140,23 +133,13 @@ _LOG: Final = logging.getLogger(__name__)
 class RunServer:
     """Serves the run of this process: probes at once, the rest when there is a run.
 
-    Attributes:
-        url: Its public address: that of the proxy, if there is one.
+    Its `url` is the public address: that of the proxy, if there is one.
     """
 
     def __init__(
         self, listening: socket.socket, host: str, public_url: PublicUrl | None = None
     ) -> None:
-        """Start the server, for probes only.
-
-        Args:
-            listening: A listening socket; it is closed with the server.
-            host: The address that it is bound to, as the user wrote it.
-            public_url: The address of a proxy in front of it; None if there is none.
-
-        Raises:
-            RunError: If the server does not start.
-        """
+        """Start the server, for probes only; the listening socket is closed with it."""
         self._pipeline = OnePipeline()
         self._guard = make_app(self._pipeline, None, host, public_url)
         self.server = Server(self._guard, listening, host)
@@ -168,11 +151,7 @@ class RunServer:
             raise
 
     def show(self, run: "PipelineRun") -> Token:
-        """Serve a run, and write its address to the store; return the token for changes.
-
-        Raises:
-            ConfigError: If no token can be written.
-        """
+        """Serve a run, and write its address to the store; return the token for changes."""
         context = run.context
         view = PipelineView(
             context.plan.pipeline,
@@ -202,13 +181,8 @@ def serve_run(
 ) -> tuple[Server, Token]:
     """Serve a pipeline that runs in this process, until the process or the server ends.
 
-    Args:
-        run: The run.
-        endpoint: Where to listen; None for a free port of this machine.
-        public_url: The address of a proxy in front of it; None if there is none.
-
-    Returns:
-        The server, which is already responding, and the token for changes.
+    Without an endpoint it listens on a free port of this machine. `public_url` is the address of a
+    proxy in front of it. Returns the server, already responding, and the token for changes.
 
     Raises:
         ConfigError: If the address cannot be bound, or no token can be written.
@@ -231,17 +205,7 @@ def serve_store(
 ) -> tuple[Server, Token]:
     """Serve all pipelines of a store, whether they run or not, until the server is stopped.
 
-    Args:
-        backend: The store.
-        directory: Where the token's file is written.
-        endpoint: Where to listen; None for a free port of this machine.
-        public_url: The address of a proxy in front of it; None if there is none.
-
-    Returns:
-        The server, which is already responding, and the token for changes.
-
-    Raises:
-        ConfigError: If the address cannot be bound, or no token can be written.
+    The token's file is written to the directory; everything else is as for `serve_run`.
     """
     where = endpoint or Endpoint()
     listening = bind(where, "--listen")

@@ -40,7 +40,6 @@ class PublicUrl(NamedTuple):
     address as Host and Origin, and the server refuses unknown values.
 
     Attributes:
-        text: The address, ending in a slash.
         host: Its host, in lower case, without a port.
         authority: Host and port as a browser sends them: without the scheme's own port.
         origin: Scheme and authority, as a browser sends them.
@@ -53,11 +52,7 @@ class PublicUrl(NamedTuple):
 
     @classmethod
     def of(cls, text: str, option: str = "--public-url") -> "PublicUrl":
-        """Parse an address.
-
-        Raises:
-            ConfigError: If it is not the address of a proxy.
-        """
+        """Parse an address; a `ConfigError` if it is not that of a proxy."""
         try:
             found = urlsplit(text.strip())
             host, port = (found.hostname or "").lower(), found.port
@@ -76,12 +71,7 @@ class PublicUrl(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Token:
-    """A token.
-
-    Attributes:
-        file: The file that holds it; None if it came from the environment.
-        digest: Its hash; the token itself is not kept.
-    """
+    """A token: its hash, and the file that holds it unless it came from the environment."""
 
     file: Path | None
     digest: bytes = field(repr=False)
@@ -126,11 +116,7 @@ class Token:
 
 
 def token_from_environment() -> str | None:
-    """Return the token of the environment; None if there is none.
-
-    Raises:
-        ConfigError: If it is too short.
-    """
+    """Return the token of the environment; None if there is none."""
     given = os.environ.get(VARIABLE)
     if given is not None and len(given) < _LENGTH_MIN:
         raise ConfigError(VARIABLE, f"a token has at least {_LENGTH_MIN} characters")
@@ -185,7 +171,6 @@ class TooLong(HTTPException):
     """The body of a request is too long."""
 
     def __init__(self) -> None:
-        """Say how long it may be."""
         super().__init__(413, f"a body has at most {BODY_BYTES_MAX} bytes")
 
 
@@ -205,14 +190,7 @@ class Guard:
     def __init__(
         self, app: App, token: Token | None, host: str, public_url: PublicUrl | None = None
     ) -> None:
-        """Guard an application.
-
-        Args:
-            app: The application.
-            token: The token for changes; None if there is none yet (`admit`).
-            host: The address that the server is bound to.
-            public_url: The address of a proxy in front of it; None if there is none.
-        """
+        """Guard an application; without a token it accepts only probes (`admit`)."""
         self._app = app
         self._token = token
         self._is_local = is_loopback(host)
@@ -226,7 +204,6 @@ class Guard:
         self._token = token
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Forward one request to the application, or refuse it."""
         if scope["type"] == "lifespan":
             await self._app(scope, receive, send)
             return
@@ -244,13 +221,7 @@ class Guard:
         await self._app(scope, _limit_body(receive), guarded)
 
     def refusal(self, method: str, path: str, headers: dict[str, str]) -> Refusal | None:
-        """Return why a request is refused; None if it is accepted.
-
-        Args:
-            method: Its method.
-            path: Its path, decoded.
-            headers: Its headers, by lower-case name.
-        """
+        """Return why a request is refused; the path is decoded, and header names are lower-case."""
         refusal = self._check_sender(path, headers)
         if refusal is not None:
             return refusal

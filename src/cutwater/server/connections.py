@@ -23,12 +23,10 @@ _SHARE: Final = 8
 
 
 class Limits(NamedTuple):
-    """Limits of connections.
+    """How many connections may be open, and how long one may be idle.
 
-    Attributes:
-        connections: How many may be open.
-        request_s: How long a connection may be open, or idle, without a complete request; and how
-            long a client may leave a full response buffer unread.
+    `request_s` is how long a connection may be open, or idle, without a complete request; and how
+    long a client may leave a full response buffer unread.
     """
 
     connections: int
@@ -72,7 +70,6 @@ class _BoundedHttp(H11Protocol):
             oldest.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Cancel the timers."""
         super().connection_lost(exc)
         self._cancel()
         self._cancel_writing()
@@ -96,7 +93,6 @@ class _BoundedHttp(H11Protocol):
         self._write_timer = self.loop.call_later(self.limits.request_s, self.transport.abort)
 
     def resume_writing(self) -> None:
-        """Cancel the timeout: the client reads again."""
         super().resume_writing()
         self._cancel_writing()
 

@@ -46,7 +46,6 @@ RESPONSES: Final[dict[int | str, dict[str, object]]] = {
 
 
 def refuse(status: int, reason: str, *, code: str = "", next_step: str = "") -> JSONResponse:
-    """Return a response that says why a request is refused."""
     problem = Problem(errors=[reason[:2_000]], code=code, next_step=next_step)
     return JSONResponse(problem.model_dump(), status_code=status)
 
@@ -95,7 +94,6 @@ def install_handlers(app: FastAPI) -> None:
 
 
 def status_of(error: CutwaterError) -> int:
-    """Return the HTTP status of an error."""
     match error:
         case ConfigError():
             return 400

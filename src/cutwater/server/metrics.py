@@ -35,8 +35,6 @@ STATES: Final = (
 
 
 class Kind(StrEnum):
-    """The kind of a metric."""
-
     GAUGE = "gauge"
     COUNTER = "counter"
 
@@ -52,6 +50,7 @@ class MetricInfo(NamedTuple):
 
 _STEP: Final = ("pipeline", "step")
 _CHANNEL: Final = ("pipeline", "channel", "reader")
+_PARTITION: Final = ("pipeline", "step", "source", "topic", "partition")
 _G, _C = Kind.GAUGE, Kind.COUNTER
 
 METRICS: Final = (
@@ -123,6 +122,13 @@ METRICS: Final = (
     ),
     MetricInfo("cutwater_step_finished", _G, "1 if the step has ended by itself, or 0.", _STEP),
     MetricInfo(
+        "cutwater_source_lag_offsets",
+        _G,
+        "Offsets of a Kafka partition that its source has not read; the broker is asked every 5 s.",
+        _PARTITION,
+    ),
+    MetricInfo("cutwater_source_position_offset", _G, "The next offset that it reads.", _PARTITION),
+    MetricInfo(
         "cutwater_channel_backlog_messages", _G, "Messages that a reader has not read.", _CHANNEL
     ),
     MetricInfo("cutwater_channel_backlog_bytes", _G, "The same in bytes.", _CHANNEL),
@@ -140,11 +146,6 @@ class PipelineCollector(Collector):
         yield from ()
 
     def collect(self) -> Iterator[Metric]:
-        """Collect all metrics.
-
-        Raises:
-            StoreError: If a store cannot be listed.
-        """
         families = {metric.name: _family(metric) for metric in METRICS}
         sheet = _Families(families)
         sheet.add("cutwater_build_info", 1, version=__version__)
@@ -154,11 +155,6 @@ class PipelineCollector(Collector):
 
 
 def metrics_text(collector: PipelineCollector) -> bytes:
-    """Return the metrics in Prometheus's text format.
-
-    Raises:
-        StoreError: If a store cannot be listed.
-    """
     registry = CollectorRegistry(auto_describe=False)
     registry.register(collector)
     return generate_latest(registry)
@@ -267,6 +263,11 @@ def _fill_run(sheet: _Values, status: RunStatus, dag: Dag) -> None:
         }
         for metric, value in values.items():
             sheet.add(f"cutwater_step_{metric}", value, pipeline=name, step=step.id)
+        for found in step.lag:
+            where = {"source": found.source, "topic": found.topic}
+            labels = {**where, "step": step.id, "partition": str(found.partition)}
+            sheet.add("cutwater_source_lag_offsets", found.lag, pipeline=name, **labels)
+            sheet.add("cutwater_source_position_offset", found.position, pipeline=name, **labels)
     for edge in dag.channels:
         where = {"pipeline": name, "channel": edge.channel, "reader": edge.reader}
         sheet.add("cutwater_channel_backlog_messages", edge.backlog_messages, **where)

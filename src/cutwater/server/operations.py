@@ -15,7 +15,7 @@ from cutwater.runtime.reporting.status import CheckpointReport, RunResult, RunSt
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.lease import Holding, look
 from cutwater.store.records.reports import AttemptStatus
-from cutwater.store.records.requests import Answer, AnswerState, Wanted, Wish
+from cutwater.store.records.requests import Answer, AnswerState, RequestKind, Wanted
 from cutwater.views.models import FailureCause, Operation, OperationState, OperationStatus
 
 OPEN_MAX: Final = 16
@@ -101,7 +101,6 @@ class LiveOperations:
         self._states: OrderedDict[str, OperationState | None] = OrderedDict()
 
     def submit(self, wanted: Wanted, trigger_id: str | None = None) -> str:
-        """Start a thread for the request; see `Operations`."""
         chosen = trigger_id or uuid.uuid4().hex
         with self._lock:
             if chosen in self._states:
@@ -121,7 +120,6 @@ class LiveOperations:
         return chosen
 
     def state(self, trigger_id: str) -> OperationState | None:
-        """Return the state of a request; see `Operations`."""
         with self._lock:
             if trigger_id not in self._states:
                 return None
@@ -139,20 +137,20 @@ class LiveOperations:
             self._states[trigger_id] = _complete(operation)
 
     def _execute(self, wanted: Wanted) -> Operation:
-        match wanted.wish:
-            case Wish.CHECKPOINT:
+        match wanted.kind:
+            case RequestKind.CHECKPOINT:
                 return self._operation_for(self._running.checkpoint(_EXPIRES_S, full=wanted.full))
-            case Wish.SAVEPOINT:
+            case RequestKind.SAVEPOINT:
                 assert wanted.name is not None
                 return self._operation_for(self._running.savepoint(wanted.name, _EXPIRES_S))
-            case Wish.ABORT:
+            case RequestKind.ABORT:
                 abort = wanted.abort
                 assert abort is not None
                 aborted = self._running.abort_checkpoint(
                     abort.reason, abort.checkpoint_id, _EXPIRES_S
                 )
                 return Operation(checkpoint_id=aborted.id, message=aborted.failure)
-            case Wish.STOP:
+            case RequestKind.STOP:
                 self._running.stop(savepoint=wanted.name, drain=wanted.drain)
                 if self._running.wait(_EXPIRES_S) is None:
                     return _failure("it has not ended in time; it will end after its batches")
@@ -183,7 +181,6 @@ class StoreOperations:
         self._holders: OrderedDict[str, str] = OrderedDict()
 
     def submit(self, wanted: Wanted, trigger_id: str | None = None) -> str:
-        """Write a request to the holder of the lease; see `Operations`."""
         chosen = trigger_id or uuid.uuid4().hex
         hold = look(self._store.backend, self._store.pipeline)
         if hold.lease is None or hold.holding is not Holding.HELD:
@@ -202,7 +199,6 @@ class StoreOperations:
         return chosen
 
     def state(self, trigger_id: str) -> OperationState | None:
-        """Read the result so far; see `Operations`."""
         with self._lock:
             if trigger_id not in self._holders:
                 return None
@@ -234,7 +230,7 @@ _IN_PROGRESS: Final = OperationState(status=OperationStatus(id="IN_PROGRESS"))
 
 def _limit(wanted: Wanted) -> int:
     # An abort must get through when the open requests wait for the pending checkpoint.
-    return 2 * OPEN_MAX if wanted.wish is Wish.ABORT else OPEN_MAX
+    return 2 * OPEN_MAX if wanted.kind is RequestKind.ABORT else OPEN_MAX
 
 
 def _complete(operation: Operation) -> OperationState:

@@ -42,13 +42,7 @@ _HOLD_S: Final = 1.0
 
 
 class Live(NamedTuple):
-    """A run of the pipeline in this process.
-
-    Attributes:
-        running: The run.
-        options: When it takes checkpoints.
-        targets: Where its sinks write.
-    """
+    """A run of the pipeline in this process."""
 
     running: Running
     plan: PhysicalPlan
@@ -66,10 +60,7 @@ class PipelineView:
 
     Attributes:
         store: The pipeline's store, opened for this object only.
-        live: Its run, if this process runs it.
         token_hint: Where users find the token for changes.
-        history: Its checkpoints, as the store records them.
-        operations: Accepts requests to it.
     """
 
     name: str
@@ -107,11 +98,7 @@ class PipelineView:
             return self._status[1]
 
     def hold(self) -> Hold:
-        """Return the holder of the pipeline, at most a second old.
-
-        Raises:
-            StoreError: If the lease cannot be read.
-        """
+        """Return the holder of the pipeline, at most a second old."""
         found = self._hold
         now = time.monotonic()
         if found is None or now - found[0] >= _HOLD_S:
@@ -121,11 +108,9 @@ class PipelineView:
 
     @property
     def is_running(self) -> bool:
-        """Whether any process runs it."""
         return self.live is not None or self.hold().holding is Holding.HELD
 
     def job(self) -> Job:
-        """Return its overview."""
         status, recoveries = self.status(), self.history.read().recoveries
         newest = recoveries[0] if recoveries else None
         hold = self.hold()
@@ -156,7 +141,6 @@ class PipelineView:
     # -- DAG
 
     def dag(self) -> Dag:
-        """Return its steps and channels."""
         status = self.status()
         if self.live is None or status is None:
             return stored_dag(self.store.pipeline, self.name, self.head(), self.targets())
@@ -194,7 +178,6 @@ class PipelineView:
         return cut
 
     def targets(self) -> SinkTargets:
-        """Return where the sinks write."""
         if self.live is not None:
             return self.live.targets
         return self.store.targets.newest(self.store.log.read()) or {}
@@ -254,10 +237,7 @@ class PipelineView:
     def preview(self, to: str) -> Rewind:
         """Return what a rewind would do; reads every object of the checkpoint.
 
-        Raises:
-            Busy: If another preview is being made.
-            ConfigError: If there is no such checkpoint.
-            MoveRefused: If the pipeline cannot be opened for a rewind.
+        Raises `Busy` while another preview is being made.
         """
         if not self._preview_lock.acquire(blocking=False):
             raise Busy

@@ -34,20 +34,13 @@ class NotServed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A pipeline whose records cannot be read.
-
-    Attributes:
-        name: Its name, or its uuid if that is all that is known.
-        store: The address of its store.
-        error: Why.
-    """
+    """A pipeline whose records cannot be read; its name may only be its uuid."""
 
     name: str
     store: str
     error: CutwaterError
 
     def job(self) -> Job:
-        """Return the little that is known of it."""
         return Job(
             jid=self.name,
             name=self.name,
@@ -105,20 +98,16 @@ class OnePipeline:
         self._pipeline = pipeline
 
     def show(self, pipeline: PipelineView) -> None:
-        """Serve this pipeline from now on."""
         self._pipeline = pipeline
 
     def state(self) -> str:
-        """Return the state of the run; see `Pipelines`."""
         live = None if self._pipeline is None else self._pipeline.live
         return STARTING if live is None else live.running.state
 
     def all(self) -> tuple[PipelineView, ...]:
-        """Return the pipeline, if it has started."""
         return () if self._pipeline is None else (self._pipeline,)
 
     def find(self, text: str) -> PipelineView:
-        """Return the pipeline, if this is its uuid or name; see `Pipelines`."""
         if self._pipeline is None:
             raise NotServed("the pipeline of this process has not started yet")
         if text not in {self._pipeline.name, self._pipeline.store.pipeline}:
@@ -137,11 +126,9 @@ class StoredPipelines:
         self._views: dict[PipelineId, PipelineView] = {}
 
     def state(self) -> str:
-        """Return SERVING; see `Pipelines`."""
         return SERVING
 
     def all(self) -> tuple[PipelineView | Unreadable, ...]:
-        """Return all of them; see `Pipelines`."""
         found = list(list_pipelines(self._backend).items())[:LISTED_MAX]
         return tuple(
             Unreadable(name, self._backend.url, pipeline)
@@ -151,7 +138,6 @@ class StoredPipelines:
         )
 
     def find(self, text: str) -> PipelineView:
-        """Return one; see `Pipelines`."""
         with self._lock:
             known = self._views.get(PipelineId(text))
         if known is not None:

@@ -18,7 +18,7 @@ from cutwater.operations.rewind.preview import Rewind
 from cutwater.server.errors import RESPONSES
 from cutwater.server.pipeline_view import PipelineView
 from cutwater.server.pipelines import Pipelines, job_of
-from cutwater.store.records.requests import Abort, Wanted, Wish, abort_reason
+from cutwater.store.records.requests import Abort, RequestKind, Wanted, abort_reason
 from cutwater.store.records.savepoints import default_savepoint_name, savepoint_name
 from cutwater.views import models
 from cutwater.views.build import settings_of, subtask_of, summary_of
@@ -35,7 +35,6 @@ _TEXT: Final = re.compile(r"[^\x00-\x1f\x7f-\x9f\ud800-\udfff]{1,200}")
 
 
 def routes(pipelines: Pipelines) -> APIRouter:
-    """Return the API of some pipelines."""
     router = APIRouter(responses=RESPONSES)
     _add_jobs(router, pipelines)
     _add_checkpoints(router, pipelines)
@@ -174,7 +173,7 @@ def _add_changes(router: APIRouter, pipelines: Pipelines) -> None:
     def checkpoint(jobid: JobId, body: models.CheckpointQuestion | None = None) -> models.Triggered:
         """Take a checkpoint now."""
         request = body or models.CheckpointQuestion()
-        wanted = Wanted(Wish.CHECKPOINT, full=request.checkpoint_type == "FULL")
+        wanted = Wanted(RequestKind.CHECKPOINT, full=request.checkpoint_type == "FULL")
         return _submit(pipelines.find(jobid), wanted, request.trigger_id)
 
     @router.post("/jobs/{jobid}/checkpoints/abort", status_code=202, operation_id="abortCheckpoint")
@@ -182,7 +181,7 @@ def _add_changes(router: APIRouter, pipelines: Pipelines) -> None:
         """Abort the pending checkpoint, with a reason that is stored with it."""
         number = None if body.checkpoint_id is None else CheckpointId(body.checkpoint_id)
         reason = abort_reason(body.reason)
-        wanted = Wanted(Wish.ABORT, abort=Abort(checkpoint_id=number, reason=reason))
+        wanted = Wanted(RequestKind.ABORT, abort=Abort(checkpoint_id=number, reason=reason))
         return _submit(pipelines.find(jobid), wanted, body.trigger_id)
 
     @router.post("/jobs/{jobid}/savepoints", status_code=202, operation_id="triggerSavepoint")
@@ -191,8 +190,8 @@ def _add_changes(router: APIRouter, pipelines: Pipelines) -> None:
         request = body or models.SavepointQuestion()
         _check_target(request.target_directory)
         name = savepoint_name(request.name or default_savepoint_name(), "name")
-        wish = Wish.STOP if request.cancel_job else Wish.SAVEPOINT
-        return _submit(pipelines.find(jobid), Wanted(wish, name=name), request.trigger_id)
+        kind = RequestKind.STOP if request.cancel_job else RequestKind.SAVEPOINT
+        return _submit(pipelines.find(jobid), Wanted(kind, name=name), request.trigger_id)
 
     @router.post("/jobs/{jobid}/stop", status_code=202, operation_id="stopJob")
     def stop(jobid: JobId, body: models.StopQuestion | None = None) -> models.Triggered:
@@ -200,7 +199,7 @@ def _add_changes(router: APIRouter, pipelines: Pipelines) -> None:
         request = body or models.StopQuestion()
         _check_target(request.target_directory)
         name = None if request.savepoint is None else savepoint_name(request.savepoint, "savepoint")
-        wanted = Wanted(Wish.STOP, name=name, drain=request.drain)
+        wanted = Wanted(RequestKind.STOP, name=name, drain=request.drain)
         return _submit(pipelines.find(jobid), wanted, request.trigger_id)
 
 

@@ -27,12 +27,9 @@ _FORM: Final = re.compile(r"(?:(?P<host>\[[0-9a-fA-F:.]+\]|[A-Za-z0-9.-]+):)?(?P
 
 
 class Endpoint(NamedTuple):
-    """Where to listen.
+    """Where to listen; port 0 is any free port.
 
-    Attributes:
-        host: The address or name to bind to.
-        port: The port; 0 for any free port.
-        is_preference: Whether another port will do if this one is in use.
+    `is_preference` is whether another port will do if this one is in use.
     """
 
     host: str = DEFAULT_HOST
@@ -41,11 +38,7 @@ class Endpoint(NamedTuple):
 
     @classmethod
     def of(cls, text: str, option: str = "--serve") -> "Endpoint":
-        """Parse `[HOST:]PORT`.
-
-        Raises:
-            ConfigError: If the text has another form.
-        """
+        """Parse `[HOST:]PORT`; any other form is a `ConfigError` that names the option."""
         found = _FORM.fullmatch(text.strip())
         port = int(found["port"]) if found else -1
         if found is None or port > 65_535:
@@ -94,22 +87,14 @@ def _url(host: str, port: int) -> str:
 
 
 class Server:
-    """Serves one application until it is stopped.
-
-    Attributes:
-        url: Its address.
-    """
+    """Serves one application until it is stopped."""
 
     def __init__(
         self, app: Guard, listening: socket.socket, host: str, limits: Limits | None = None
     ) -> None:
-        """Prepare; the server does not respond before `start`.
+        """Prepare; the server does not respond before `start`. It closes the listening socket.
 
-        Args:
-            app: The application.
-            listening: A listening socket; the server closes it.
-            host: The address that it is bound to, as the user wrote it.
-            limits: Limits of connections; None for limits that fit this process.
+        Without limits, those that fit this process apply.
         """
         self._socket = listening
         self.url = _url(host, listening.getsockname()[1])
@@ -131,11 +116,7 @@ class Server:
         self._thread = threading.Thread(target=self._run, name="api", daemon=True)
 
     def start(self) -> None:
-        """Start; return when the server responds.
-
-        Raises:
-            RunError: If it does not start in time.
-        """
+        """Start; return when the server responds, or raise `RunError` if it does not in time."""
         self._thread.start()
         end_s = time.monotonic() + _START_S
         while not self._server.started:

@@ -44,12 +44,7 @@ _OFFSET_MAX: Final = 500
 
 
 def checkpoint_of(view: CheckpointView, location: str) -> CheckpointDetail:
-    """Return a checkpoint as the store knows it.
-
-    Args:
-        view: What the store holds of it.
-        location: The address of the pipeline's manifests.
-    """
+    """Return a checkpoint as the store knows it."""
     report, started_at_ms = view.report, view.started_at_ms
     steps = report.steps if report else NO_STEPS
     tasks = {
@@ -73,13 +68,7 @@ def attempt_of(
     steps: Sequence[str],
     alignments: Mapping[str, AlignmentStatus] = _NO_ALIGNMENTS,
 ) -> CheckpointDetail:
-    """Return a checkpoint as the process that takes it reports it.
-
-    Args:
-        report: What the process knows of it.
-        steps: All steps of the pipeline.
-        alignments: How the inputs of steps meet its barrier, while it is in progress.
-    """
+    """Return a checkpoint as the process that takes it reports it."""
     is_open = report.status == "IN_PROGRESS"
     names = [StepId(step) for step in steps] if is_open else []
     tasks: dict[str, Task] = {}
@@ -141,7 +130,6 @@ def _aligning(task: Task, found: AlignmentStatus) -> dict[str, int]:
 
 
 def without_steps(detail: CheckpointDetail) -> Checkpoint:
-    """Return a checkpoint as a list shows it."""
     return Checkpoint.model_construct(
         **{name: getattr(detail, name) for name in Checkpoint.model_fields}
     )
@@ -169,7 +157,6 @@ def subtask_of(task: Task) -> TaskDetail:
 
 
 def recovery_of(report: RecoveryReport) -> Recovery:
-    """Return a recovery."""
     fields = recovery_fields(report)
     return Recovery.model_validate({**fields, "reason": _short(fields["reason"])})
 
@@ -234,7 +221,6 @@ def spread(numbers: Sequence[int | None]) -> Spread | None:
 
 
 def _quantile(known: Sequence[int], share: float) -> float:
-    """Return a quantile, interpolated between its neighbours."""
     at = share * (len(known) - 1)
     low = int(at)
     high = min(low + 1, len(known) - 1)
@@ -247,7 +233,6 @@ def _quantile(known: Sequence[int], share: float) -> float:
 def _task(
     checkpoint_id: int, status: str, started_at_ms: int | None, fields: Mapping[str, Any]
 ) -> Task:
-    """Return one step's part of a checkpoint."""
     took_ms = fields["end_to_end_duration"]
     has_ended = took_ms is not None or "batch" in fields
     offsets = fields.get("offsets", {}).items()

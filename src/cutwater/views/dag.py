@@ -12,9 +12,15 @@ from cutwater.ids import StepId
 from cutwater.planning.physical_plan import PhysicalPlan, PhysicalStep
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.evolution.identity import InputKind, StepIdentity
-from cutwater.runtime.reporting.status import AlignmentStatus, BarrierAt, RunStatus, StepStatus
+from cutwater.runtime.reporting.status import (
+    AlignmentStatus,
+    BarrierAt,
+    PartitionLag,
+    RunStatus,
+    StepStatus,
+)
 from cutwater.store.records.targets import SinkTargets
-from cutwater.views.models import ChannelEdge, Dag, InputAlignment, StepNode
+from cutwater.views.models import ChannelEdge, Dag, InputAlignment, StepNode, TopicLag
 
 _SENT: Final = frozenset({BarrierAt.SENT, BarrierAt.ACKNOWLEDGED})
 _NOT_SENT: Final = frozenset({BarrierAt.AWAITED, BarrierAt.ALIGNING})
@@ -28,15 +34,7 @@ def live_dag(
     targets: SinkTargets,
     identities: Mapping[StepId, StepIdentity] = NOTHING,
 ) -> Dag:
-    """Return the DAG of a pipeline that runs.
-
-    Args:
-        pipeline_id: The pipeline's uuid.
-        plan: Its plan.
-        status: Its current status.
-        targets: Where its sinks write.
-        identities: The identities of its steps, as far as a checkpoint has recorded them.
-    """
+    """Return the DAG of a running pipeline, with the identities that a checkpoint has recorded."""
     now = {step_status.name: step_status for step_status in status.steps}
     opened = [report.id for report in status.checkpoints if report.status == "IN_PROGRESS"]
     steps = [
@@ -75,14 +73,7 @@ def live_dag(
 
 
 def stored_dag(pipeline_id: str, name: str, cut: Cut | None, targets: SinkTargets) -> Dag:
-    """Return the DAG of a stopped pipeline, from a cut.
-
-    Args:
-        pipeline_id: The pipeline's uuid.
-        name: Its name.
-        cut: Its current cut; None if it has none.
-        targets: Where its sinks write.
-    """
+    """Return the DAG of a stopped pipeline, from a cut."""
     if cut is None:
         return Dag(jid=pipeline_id, name=name, live=False, steps=[], channels=[])
     reads = {step: _reads(cut, step) for step in cut.snapshots}
@@ -147,10 +138,10 @@ class _LiveFields(TypedDict, total=False):
     finished: bool
     barrier: str
     alignment: InputAlignment | None
+    lag: list[TopicLag]
 
 
 def _live_fields(now: StepStatus | None) -> _LiveFields:
-    """Return the current activity of a step, as far as it is known."""
     if now is None:
         return {"kind": "query"}
     return {
@@ -163,7 +154,19 @@ def _live_fields(now: StepStatus | None) -> _LiveFields:
         "finished": now.finished,
         "barrier": now.barrier.value,
         "alignment": _alignment(now.alignment),
+        "lag": [_topic_lag(found) for found in now.lag],
     }
+
+
+def _topic_lag(found: PartitionLag) -> TopicLag:
+    return TopicLag(
+        source=found.source,
+        topic=found.topic,
+        partition=found.partition,
+        position=found.position,
+        end=found.end,
+        lag=found.records,
+    )
 
 
 def _alignment(found: AlignmentStatus | None) -> InputAlignment | None:

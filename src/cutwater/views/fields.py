@@ -9,6 +9,7 @@ Imports no package of the extra `serve`, since the commands work without it.
 from collections.abc import Iterable, Mapping
 
 from cutwater.ids import StepId
+from cutwater.kafka.offsets import read_offsets
 from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
 from cutwater.runtime.reporting.status import CheckpointReport
 from cutwater.store.maintenance.inspect import CheckpointView
@@ -82,7 +83,6 @@ def attempt_fields(report: AttemptReport | CheckpointReport, kind: CheckpointKin
 
 
 def recovery_fields(report: RecoveryReport) -> Fields:
-    """Return a recovery, phase by phase."""
     return {
         "generation": report.generation,
         "checkpoint_id": report.checkpoint_id,
@@ -126,6 +126,7 @@ def task_fields(snapshot: StepSnapshot | None, step: StepReport | None) -> Field
             "batch": snapshot.batch,
             "watermark": snapshot.watermark_ms,
             "offsets": dict(snapshot.offsets),
+            "partitions": partitions(snapshot),
             "positions": positions(snapshot),
             "in_flight_events": in_flight_events(snapshot),
             "cause": snapshot.cause.name,
@@ -157,10 +158,18 @@ def state_bytes(snapshot: StepSnapshot) -> int:
 
 
 def in_flight_events(snapshot: StepSnapshot) -> int:
-    """Return how many Events were in flight before a step."""
     return sum(len(part.events) for part in snapshot.in_flight)
 
 
+def partitions(snapshot: StepSnapshot) -> dict[str, dict[str, int]]:
+    """Return the offsets of the step's Kafka sources, by stream and partition."""
+    found = ((stream, read_offsets(text)) for stream, text in snapshot.offsets.items())
+    return {
+        stream: {str(partition): offset for partition, offset in offsets.items()}
+        for stream, offsets in found
+        if offsets is not None
+    }
+
+
 def positions(snapshot: StepSnapshot) -> dict[str, int]:
-    """Return how far a step has read each of its inputs."""
     return {str(channel): place.position for channel, place in snapshot.positions.items()}

@@ -35,11 +35,9 @@ _MAY_CHANGE: Final = 20
 
 
 class Listing(NamedTuple):
-    """The history at one moment.
+    """The history at one moment, newest first.
 
     Attributes:
-        checkpoints: Newest first.
-        recoveries: Newest first.
         version: Changes whenever any other attribute changes.
         complete: Whether everything in the list has been read.
     """
@@ -54,12 +52,7 @@ class History:
     """The history of one pipeline. Every method may be called from any thread."""
 
     def __init__(self, store: PipelineStore, is_running: Callable[[], bool]) -> None:
-        """Prepare; nothing is read yet.
-
-        Args:
-            store: The pipeline's store, opened for this object only: it reads the decision log.
-            is_running: Returns whether a process runs the pipeline.
-        """
+        """Prepare; nothing is read yet. The store must be opened for this object only."""
         self.store = store
         self.location = f"{store.backend.url}/{PipelinePaths(store.pipeline).manifests}"
         self._is_running = is_running

@@ -85,6 +85,7 @@ class Task(ResponseModel):
     batch: int | None = None
     watermark: int | None = None
     offsets: dict[str, str] = Field(default_factory=dict)
+    partitions: dict[str, dict[str, int]] = Field(default_factory=dict)
     positions: dict[str, int] = Field(default_factory=dict)
     in_flight_events: int | None = None
     cause: str | None = None
@@ -342,6 +343,17 @@ class InputAlignment(ResponseModel):
     """What the barrier has overtaken so far; it is stored with the checkpoint."""
 
 
+class TopicLag(ResponseModel):
+    """How far a source is behind the end of one partition of Kafka, in offsets."""
+
+    source: str
+    topic: str
+    partition: int
+    position: int
+    end: int
+    lag: int
+
+
 class StepNode(ResponseModel):
     """A step of the DAG, with its current activity if a process runs the pipeline."""
 
@@ -361,6 +373,7 @@ class StepNode(ResponseModel):
     finished: bool | None = None
     barrier: str = "NONE"
     alignment: InputAlignment | None = None
+    lag: list[TopicLag] = Field(default_factory=list)
 
 
 class ChannelEdge(ResponseModel):
@@ -524,6 +537,8 @@ class SourceBack(ResponseModel):
     position: str | None
     position_then: str | None
     checked: bool
+    unchecked: str = ""
+    replayed: int | None = None
 
 
 class SinkBack(ResponseModel):

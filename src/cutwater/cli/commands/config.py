@@ -30,8 +30,6 @@ directory. Values that look like secrets are not shown.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowArguments:
-    """The arguments of `cutwater config show`."""
-
     file: Annotated[
         Path | None, typer.Argument(metavar="[FILE]", help="A TOML file.", show_default=FILE)
     ] = None
@@ -47,11 +45,6 @@ class ShowArguments:
 
 
 def show_command(arguments: ShowArguments) -> int:
-    """Show the settings; return the exit code.
-
-    Raises:
-        ConfigError: If one of them is unknown or cannot work.
-    """
     flags = {
         "store": arguments.store,
         "master": arguments.master,

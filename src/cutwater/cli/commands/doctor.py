@@ -29,7 +29,7 @@ from cutwater.cli.process import FILES_COMFORTABLE, FILES_MIN, open_files_max
 from cutwater.config.settings import MASTER_DEFAULT
 from cutwater.errors import CutwaterError, SessionError
 from cutwater.runtime.scratch import private_path, private_problem
-from cutwater.spark.session.java import find_java
+from cutwater.spark.session.java import Java, find_java
 from cutwater.spark.session.requirements import connect_variables
 from cutwater.spark.versions import PYSPARK, find_version, missing_features
 from cutwater.store.backends.directories import directories_below, exists
@@ -57,8 +57,6 @@ _LOCAL_DIRECTORIES: Final = ("SPARK_LOCAL_DIRS", "spark.local.dir")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DoctorArguments:
-    """The arguments of `cutwater doctor`."""
-
     store: Annotated[
         str | None,
         typer.Option(metavar="URL", help="The store to test.", show_default=DEFAULT_STORE),
@@ -82,14 +80,7 @@ class DoctorArguments:
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """The result of a check.
-
-    Attributes:
-        name: What was checked.
-        status: Whether it is as it should be.
-        found: What the check found.
-        advice: What is wrong and what to do; empty if nothing is wrong.
-    """
+    """The result of a check; the advice is empty if nothing is wrong."""
 
     name: str
     status: Literal["ok", "note", "wrong"]
@@ -98,11 +89,7 @@ class Finding:
 
 
 def doctor_command(arguments: DoctorArguments) -> int:
-    """Run all checks and show the findings; return 1 if something is wrong.
-
-    Raises:
-        ConfigError: If `--conf` is not of the form key=value.
-    """
+    """Run all checks and show the findings; return 1 if something is wrong."""
     conf = parse_pairs("--conf", arguments.conf)
     findings = [check(arguments) for check in CHECKS]
     wrong = sum(finding.status == "wrong" for finding in findings)
@@ -194,7 +181,7 @@ def _check_spark(_: DoctorArguments) -> Finding:
         )
     missing = missing_features(supported)
     if missing:
-        listed = "; ".join(f"{one.name} ({one.since_name})" for one in missing)
+        listed = "; ".join(f"{feature.name} ({feature.since_name})" for feature in missing)
         notes.append(f"Pipelines run, without what needs a newer Spark: {listed}.")
     return Finding("Spark", "note" if notes else "ok", found, " ".join(notes))
 
@@ -212,7 +199,19 @@ def _check_java(_: DoctorArguments) -> Finding:
         java = find_java()
     except SessionError as error:
         return Finding("Java", "wrong", "none that Spark can use", error.message)
-    return Finding("Java", "ok", f"{java.version} at {java.home} (from {java.origin})")
+    found = f"{java.version} at {java.home} (from {java.origin})"
+    return Finding("Java", "ok", f"{found}, {_describe_archive(java)}")
+
+
+def _describe_archive(java: Java) -> str:
+    try:
+        # It needs pyspark, which another check reports as missing.
+        from cutwater.spark.session.class_archive import find_archive  # noqa: PLC0415
+    except ImportError:
+        return "no archive of classes"
+    if find_archive(java) is None:
+        return "no archive of classes (`cutwater warm-up` makes one, and starts become shorter)"
+    return "starts with an archive of classes"
 
 
 def _check_memory(_: DoctorArguments) -> Finding:
@@ -334,7 +333,6 @@ def _check_room(name: str, path: Path, advice: str) -> Finding:
 
 
 def _nearest(path: Path) -> Path:
-    """Return the directory itself, or its nearest existing parent."""
     return next(
         directory for directory in (path.absolute(), *path.absolute().parents) if exists(directory)
     )

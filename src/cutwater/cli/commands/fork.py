@@ -28,8 +28,6 @@ when it runs. Its tables start as they are: empty, or as your copy of the origin
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ForkArguments:
-    """The arguments of `cutwater fork`; their help texts say what each means."""
-
     pipeline: PipelineName
     new: Annotated[str, typer.Argument(metavar="NEW", help="The fork's name.")]
     start_from: Annotated[
@@ -61,11 +59,6 @@ class ForkArguments:
 
 
 def fork_command(arguments: ForkArguments) -> int:
-    """Create a fork; return the exit code.
-
-    Raises:
-        CutwaterError: If the arguments are wrong or the fork is not possible.
-    """
     made = fork(
         arguments.pipeline,
         arguments.new,

@@ -10,10 +10,9 @@ can be used for.
 """
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final
 
@@ -34,6 +33,7 @@ from cutwater.cli.options import (
     store_location,
 )
 from cutwater.cli.output import SUCCESS, Output, bytes_text, count_text, say, say_json
+from cutwater.cli.session import SessionStarter
 from cutwater.config.settings import MASTER_DEFAULT
 from cutwater.errors import AdoptionRefused, ConfigError, NotFound, RecoveryError
 from cutwater.planning.planner import plan
@@ -47,6 +47,7 @@ from cutwater.store.records.catalog import find_pipeline, open_pipeline
 if TYPE_CHECKING:
     from cutwater.operations.migration.adopt import AdoptedStep, Adoption, Looked
     from cutwater.protocol.decisions import Decision
+    from cutwater.spark.checkpoint_dir.offsets import Stream
 
 
 ADOPT_HELP: Final = """Take over stopped plain streaming queries, state and all.
@@ -55,6 +56,9 @@ Each query's last committed batch becomes a part of the pipeline's first checkpo
 resumes from there, with state and source positions. Without --yes it only shows what it would do.
 The queries' own directories are only read. Steps without a query start empty. Sinks start with the
 next row: what the queries have written so far stays where it is.
+
+Steps may share a source if their queries have stopped at the same place in it. A step may read the
+rows of another adopted step if its query has read all files that the other one has written.
 
 \b
   cutwater adopt orders.py --query totals=/data/checkpoints/totals
@@ -68,8 +72,6 @@ WATCHED_S: Final = 2.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AdoptArguments:
-    """The arguments of `cutwater adopt`."""
-
     target: Target
     query: Annotated[
         list[str],
@@ -96,12 +98,7 @@ class AdoptArguments:
 
 
 def adopt_command(arguments: AdoptArguments) -> int:
-    """Show what would be adopted, and adopt it with --yes.
-
-    Raises:
-        UserError: If the command, the pipeline or a query cannot be used.
-        CutwaterError: If the adoption failed.
-    """
+    """Show what would be adopted, and adopt it with --yes."""
     given = parse_pairs("--query", arguments.query)
     conf = parse_pairs("--conf", arguments.conf)
 
@@ -109,17 +106,16 @@ def adopt_command(arguments: AdoptArguments) -> int:
     from cutwater.operations.migration.adopt import adopt, examine  # noqa: PLC0415
     from cutwater.run import stored_targets  # noqa: PLC0415
     from cutwater.spark.analysis.explain import look  # noqa: PLC0415
-    from cutwater.spark.session.session import embedded_session  # noqa: PLC0415
+    from cutwater.spark.engine.kafka_brokers import identify_topics  # noqa: PLC0415
+    from cutwater.spark.jvm.internals import Internals  # noqa: PLC0415
 
-    session = cache(
-        partial(embedded_session, arguments.master, app_name="cutwater adopt", conf=conf)
-    )
+    session = SessionStarter(arguments.master, "cutwater adopt", conf)
     loaded = load(arguments.target, parse_pairs("--param", arguments.param), session)
     planned = plan(loaded.pipeline)
     _check_new(arguments.store, planned.pipeline)
     examined = _examine_queries(planned.pipeline, given)
     began_s = time.monotonic()
-    forms = look(planned, session())
+    forms = identify_topics(Internals(session()), look(planned, session()))
     time.sleep(max(0.0, WATCHED_S - (time.monotonic() - began_s)))
     adoption = examine(planned, forms, examined, allow_uncommitted=arguments.allow_uncommitted)
     if arguments.output is Output.TEXT:
@@ -186,6 +182,10 @@ def _adoption_text(adoption: "Adoption", store: str) -> str:
     for step in adoption.steps:
         lines += ["", f"  {step.step}  continues {step.query.directory}"]
         lines += [f"    {name:<12}{text}" for name, text in _step_facts(step)]
+    for source in adoption.sources:
+        lines += ["", f"  {source.step}  reads for {', '.join(source.readers)}"]
+        for name, text in _stream_facts(source.streams, source.offsets):
+            lines.append(f"    {name:<12}{text}")
     lines.append("")
     if adoption.empty:
         lines.append(f"  start empty   {', '.join(adoption.empty)}")
@@ -205,10 +205,7 @@ def _adoption_text(adoption: "Adoption", store: str) -> str:
 def _step_facts(step: "AdoptedStep") -> Iterator[tuple[str, str]]:
     query = step.query
     yield "batch", f"{query.batch} is the last one committed"
-    for at, (stream, line) in enumerate(zip(step.streams, step.offsets, strict=True)):
-        if stream.description:
-            yield "source", f"{at}:{stream.name}  {stream.description}"
-            yield "", f"at {line or 'its beginning'}"
+    yield from _stream_facts(step.streams, step.offsets)
     yield "watermark", _time_text(query.watermark_ms) or "none"
     if query.operators:
         for operator in query.operators:
@@ -220,6 +217,17 @@ def _step_facts(step: "AdoptedStep") -> Iterator[tuple[str, str]]:
     yield "size", f"{bytes_text(query.size_bytes)} in {count_text(len(query.files), 'file')}"
     for note in step.notes:
         yield "note", note
+
+
+def _stream_facts(
+    streams: "Sequence[Stream]", offsets: Sequence[str | None]
+) -> Iterator[tuple[str, str]]:
+    for at, (stream, line) in enumerate(zip(streams, offsets, strict=True)):
+        if stream.kind.value == "channel":
+            yield "reads", f"channel {stream.name}, which starts empty"
+        elif stream.description:
+            yield "source", f"{at}:{stream.name}  {stream.description}"
+            yield "", f"at {line or 'its beginning'}"
 
 
 def _time_text(at_ms: int) -> str | None:
@@ -250,6 +258,14 @@ def _adoption_json(adoption: "Adoption", decision: "Decision | None") -> dict[st
             }
             for step in adoption.steps
         ],
+        "sources": [
+            {
+                "step": source.step,
+                "readers": list(source.readers),
+                "offsets": dict(source.positions),
+            }
+            for source in adoption.sources
+        ],
         "start_empty": list(adoption.empty),
     }
 
@@ -269,8 +285,6 @@ savepoint first: a checkpoint with rows in flight cannot be ejected.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class EjectArguments:
-    """The arguments of `cutwater eject`."""
-
     pipeline: PipelineName
     to: Annotated[
         Path, typer.Option(metavar="DIRECTORY", help="A new or empty directory to write to.")
@@ -285,12 +299,6 @@ class EjectArguments:
 
 
 def eject_command(arguments: EjectArguments) -> int:
-    """Write the directories.
-
-    Raises:
-        UserError: If the pipeline, the checkpoint or the directory cannot be used.
-        CutwaterError: If writing the directories failed.
-    """
     from cutwater.operations.migration.eject import README, as_json, eject  # noqa: PLC0415 - slow
 
     found = find(arguments.store, arguments.pipeline)

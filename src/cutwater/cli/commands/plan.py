@@ -6,10 +6,10 @@ shows at once. With `--against`, the command shows how the last checkpoint maps 
 `cutwater run` prints the same lines when it starts with changed code.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import StrEnum
-from functools import partial
+from pathlib import Path
 from typing import Annotated, Final
 
 import typer
@@ -27,7 +27,9 @@ from cutwater.cli.options import (
     Target,
 )
 from cutwater.cli.output import FAILED, SUCCESS, complain, say, say_json
+from cutwater.cli.session import SessionStarter
 from cutwater.config.settings import MASTER_DEFAULT
+from cutwater.declarative.spec import names_project
 from cutwater.errors import ConfigError, SessionError
 from cutwater.planning.physical_plan import PhysicalPlan
 from cutwater.planning.planner import plan
@@ -69,16 +71,12 @@ _WORDS: Final = {
 
 
 class PlanOutput(StrEnum):
-    """How the plan is shown."""
-
     TREE = "tree"
     JSON = "json"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PlanArguments:
-    """The arguments of `cutwater plan`."""
-
     target: Target
     param: Parameters = field(default_factory=list)
     spark: Annotated[
@@ -110,18 +108,17 @@ class PlanArguments:
 
 
 def plan_command(arguments: PlanArguments) -> int:
-    """Show the plan.
-
-    Raises:
-        UserError: If the file or the pipeline cannot work.
-    """
     parameters = parse_pairs("--param", arguments.param)
     conf = parse_pairs("--conf", arguments.conf)
-    loaded = load(arguments.target, parameters, partial(_start_spark, arguments.master, conf))
+    session = SessionStarter(arguments.master, "cutwater plan", conf)
+    if not arguments.spark and names_project(Path(arguments.target)):
+        reason = "only a call of its flows shows what a declarative project reads; leave it out"
+        raise ConfigError("--no-spark", reason)
+    loaded = load(arguments.target, parameters, session)
     planned = plan(loaded.pipeline)
     if arguments.against is not None:
-        return show_change(planned, arguments, arguments.against, conf)
-    facts = _analyze(planned, arguments.master, conf) if arguments.spark else {}
+        return show_change(planned, arguments, arguments.against, session)
+    facts = _analyze(planned, session) if arguments.spark else {}
     if arguments.output is PlanOutput.JSON:
         say_json(as_json(planned, facts), indent=2)
     else:
@@ -129,29 +126,19 @@ def plan_command(arguments: PlanArguments) -> int:
     return SUCCESS
 
 
-def _start_spark(master: str, conf: Mapping[str, str]) -> None:
-    # Imported here: planning must work without Spark.
-    from cutwater.spark.session.session import embedded_session  # noqa: PLC0415
-
-    embedded_session(master, app_name="cutwater plan", conf=conf)
-
-
-def _analyze(planned: PhysicalPlan, master: str, conf: Mapping[str, str]) -> AllFacts:
+def _analyze(planned: PhysicalPlan, session: SessionStarter) -> AllFacts:
     """Return Spark's analysis of the steps, and check the sinks' targets.
 
     If Spark or a target is not available, a line on stderr says so; that is not an error.
-
-    Raises:
-        PlanError: If Spark or a target refuses the pipeline.
     """
-    from cutwater.sinks.checks import check_targets  # noqa: PLC0415 - as above
-    from cutwater.spark.analysis.explain import facts_of, look  # noqa: PLC0415 - as above
-    from cutwater.spark.session.session import embedded_session  # noqa: PLC0415 - as above
+    # Imported here: planning must work without Spark.
+    from cutwater.sinks.checks import check_targets  # noqa: PLC0415
+    from cutwater.spark.analysis.explain import facts_of, look  # noqa: PLC0415
 
     facts: AllFacts = {}
     rows = {}
     try:
-        spark = embedded_session(master, app_name="cutwater plan", conf=conf)
+        spark = session()
     except SessionError as error:
         complain(f"Spark was not used: {error.message} Only the declarations are shown.")
     else:
@@ -164,32 +151,18 @@ def _analyze(planned: PhysicalPlan, master: str, conf: Mapping[str, str]) -> All
 
 
 def show_change(
-    planned: PhysicalPlan, arguments: PlanArguments, name: str, conf: Mapping[str, str]
+    planned: PhysicalPlan, arguments: PlanArguments, name: str, session: SessionStarter
 ) -> int:
-    """Show how the last checkpoint maps to this code; return 1 if it cannot be restored.
-
-    Args:
-        planned: The pipeline as it is now.
-        arguments: The arguments of the command.
-        name: The pipeline in the store.
-        conf: Spark settings.
-
-    Raises:
-        ConfigError: If there is no such pipeline, or it has no checkpoint.
-        PlanError: If the pipeline cannot run on Spark.
-        StoreError: If the store or the checkpoint cannot be read.
-    """
+    """Show how the last checkpoint maps to this code; return 1 if it cannot be restored."""
     cut = _last_cut(arguments.store or DEFAULT_STORE, name)
     from cutwater.spark.analysis.explain import identities  # noqa: PLC0415 - plans without Spark
-    from cutwater.spark.session.session import embedded_session  # noqa: PLC0415 - as above
 
     allowed = Allowances(
         new=arguments.allow_new,
         dropped=arguments.allow_dropped,
         swap=frozenset(arguments.swap),
     )
-    spark = embedded_session(arguments.master, app_name="cutwater plan", conf=conf)
-    change = map_on_spark(cut, identities(planned, spark), allowed)
+    change = map_on_spark(cut, identities(planned, session()), allowed)
     if arguments.output is PlanOutput.JSON:
         say_json(change_json(change), indent=2)
     else:

@@ -27,8 +27,8 @@ from cutwater.store.records.requests import (
     Answer,
     AnswerState,
     Request,
+    RequestKind,
     Wanted,
-    Wish,
     abort_reason,
 )
 from cutwater.store.records.savepoints import default_savepoint_name, savepoint_name
@@ -87,8 +87,6 @@ Timeout = Annotated[
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CheckpointArguments:
-    """The arguments of `cutwater checkpoint`."""
-
     pipeline: PipelineName
     full: Annotated[
         bool, typer.Option("--full", help="Self-contained: reuse nothing of an older checkpoint.")
@@ -101,8 +99,6 @@ class CheckpointArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SavepointArguments:
-    """The arguments of `cutwater savepoint`."""
-
     pipeline: PipelineName
     name: Annotated[
         str | None,
@@ -116,8 +112,6 @@ class SavepointArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AbortArguments:
-    """The arguments of `cutwater checkpoints abort`."""
-
     pipeline: PipelineName
     checkpoint: Annotated[
         int | None,
@@ -134,8 +128,6 @@ class AbortArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StopArguments:
-    """The arguments of `cutwater stop`."""
-
     pipeline: PipelineName
     savepoint: Annotated[
         str | None,
@@ -161,26 +153,23 @@ RequestArguments = CheckpointArguments | SavepointArguments | AbortArguments | S
 
 
 def checkpoint_command(arguments: CheckpointArguments) -> int:
-    """Request a checkpoint; return the exit code."""
-    answer = RequestClient.of(arguments).send(Wanted(Wish.CHECKPOINT, full=arguments.full))
+    answer = RequestClient.of(arguments).send(Wanted(RequestKind.CHECKPOINT, full=arguments.full))
     kind = CheckpointKind.FULL if arguments.full else CheckpointKind.CHECKPOINT
     return _show_checkpoint(answer, kind, arguments.output)
 
 
 def savepoint_command(arguments: SavepointArguments) -> int:
-    """Request a savepoint; return the exit code."""
     name = arguments.name or default_savepoint_name()
     savepoint_name(name, "--name")
-    answer = RequestClient.of(arguments).send(Wanted(Wish.SAVEPOINT, name=name))
+    answer = RequestClient.of(arguments).send(Wanted(RequestKind.SAVEPOINT, name=name))
     return _show_checkpoint(answer, CheckpointKind.SAVEPOINT, arguments.output)
 
 
 def abort_command(arguments: AbortArguments) -> int:
-    """Abort a pending checkpoint; return the exit code."""
     reason = abort_reason(arguments.reason, "--reason")
     number = None if arguments.checkpoint is None else CheckpointId(arguments.checkpoint)
     abort = Abort(checkpoint_id=number, reason=reason)
-    report = RequestClient.of(arguments).send(Wanted(Wish.ABORT, abort=abort)).report
+    report = RequestClient.of(arguments).send(Wanted(RequestKind.ABORT, abort=abort)).report
     assert report is not None
     savepoint = CheckpointKind.SAVEPOINT if report.name else CheckpointKind.CHECKPOINT
     if arguments.output is Output.JSON:
@@ -192,11 +181,10 @@ def abort_command(arguments: AbortArguments) -> int:
 
 
 def stop_command(arguments: StopArguments) -> int:
-    """Request a stop; return the exit code."""
     if arguments.savepoint is not None:
         savepoint_name(arguments.savepoint, "--savepoint")
     client = RequestClient.of(arguments)
-    answer = client.send(Wanted(Wish.STOP, name=arguments.savepoint, drain=arguments.drain))
+    answer = client.send(Wanted(RequestKind.STOP, name=arguments.savepoint, drain=arguments.drain))
     client.wait_for_release()
     savepoint = CheckpointKind.SAVEPOINT if arguments.savepoint else CheckpointKind.CHECKPOINT
     if arguments.output is Output.JSON:
@@ -242,17 +230,11 @@ class RequestClient:
 
     @classmethod
     def of(cls, arguments: RequestArguments) -> "RequestClient":
-        """Find the pipeline of a command.
-
-        Raises:
-            ConfigError: If the timeout is not a time, or there is no such pipeline or store.
-        """
         timeout_ms = milliseconds(arguments.timeout, "--timeout")
         return cls(find(arguments.store, arguments.pipeline), arguments.output, timeout_ms)
 
     @property
     def pipeline(self) -> str:
-        """The name of the pipeline."""
         return self._found.name
 
     def send(self, wanted: Wanted) -> Answer:
@@ -266,8 +248,8 @@ class RequestClient:
         if lease is None or not self._found.is_running:
             raise self._not_running(_holder_text(self._found))
         request = wanted.addressed(uuid.uuid4().hex, lease.nonce, self._timeout_ms)
-        what = wanted.wish.value
-        article = "an" if wanted.wish is Wish.ABORT else "a"
+        what = wanted.kind.value
+        article = "an" if wanted.kind is RequestKind.ABORT else "a"
         self._report(f"requesting {article} {what} from process {lease.process} on {lease.host}")
         try:
             self._requests.ask(request)

@@ -20,7 +20,8 @@ from cutwater.cli.output import (
     say,
     say_json,
 )
-from cutwater.operations.rewind.preview import Rewind, SinkMove
+from cutwater.kafka.offsets import move_text
+from cutwater.operations.rewind.preview import Rewind, SinkMove, SourceMove
 from cutwater.operations.rewind.rewind import rewind
 from cutwater.operations.rewind.target import time_text
 
@@ -48,8 +49,6 @@ Exit codes
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RewindArguments:
-    """The arguments of `cutwater rewind`; their help texts say what each means."""
-
     pipeline: PipelineName
     to: Annotated[
         str,
@@ -75,11 +74,6 @@ class RewindArguments:
 
 
 def rewind_command(arguments: RewindArguments) -> int:
-    """Show a rewind, or do it; return the exit code.
-
-    Raises:
-        CutwaterError: If the arguments are wrong or the rewind is not possible.
-    """
     found = rewind(
         arguments.pipeline,
         to=arguments.to,
@@ -97,13 +91,11 @@ def rewind_command(arguments: RewindArguments) -> int:
 
 
 def as_json(found: Rewind) -> dict[str, Any]:
-    """Return a rewind as plain data."""
     sinks = [{**asdict(sink), "rows_removed": sink.rows_removed} for sink in found.sinks]
     return {**asdict(found), "sinks": sinks, "done": found.done}
 
 
 def lines_of(found: Rewind) -> Iterator[str]:
-    """Describe a rewind, line by line."""
     verb = "was rolled back" if found.done else "would be rolled back"
     yield f"{found.pipeline} {verb} to {found.title}, taken {time_text(found.at_ms)}"
     undone = ", ".join(str(checkpoint_id) for checkpoint_id in found.undone)
@@ -114,13 +106,7 @@ def lines_of(found: Rewind) -> Iterator[str]:
         in_flight = f", {bytes_text(step.in_flight_bytes)} in flight" * bool(step.in_flight_bytes)
         yield f"  step {step.step}: batch {now} -> {step.batch_then}, {size} of state{in_flight}"
     for source in found.sources:
-        then = source.position_then or "its beginning"
-        note = (
-            ""
-            if source.checked
-            else " (whether it still has the data after that is checked when it runs)"
-        )
-        yield f"  source {source.stream}: {source.position or '?'} -> {then}{note}"
+        yield f"  source {source.stream}: {_source_text(source)}"
     for sink in found.sinks:
         yield f"  sink {sink.sink}: {_sink_text(sink)}"
     for reason in found.refused:
@@ -129,6 +115,18 @@ def lines_of(found: Rewind) -> Iterator[str]:
         yield f"done, as checkpoint {found.checkpoint_id}; the next run resumes from there"
     elif not found.refused:
         yield "nothing was done; add --yes to do it"
+
+
+def _source_text(source: SourceMove) -> str:
+    moved = move_text(source.position, source.position_then)
+    if moved is None:
+        moved = f"{source.position or '?'} -> {source.position_then or 'its beginning'}"
+    if source.replayed is not None:
+        return f"{moved}; {count_text(source.replayed, 'offset')} are read again"
+    if source.checked:
+        return moved
+    why = f": {source.unchecked}" if source.unchecked else ""
+    return f"{moved} (whether it still has the data after that is checked when it runs{why})"
 
 
 def _sink_text(sink: SinkMove) -> str:

@@ -19,7 +19,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager
 from dataclasses import dataclass, field, replace
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Annotated, Final
@@ -47,6 +47,7 @@ from cutwater.cli.options import (
 )
 from cutwater.cli.output import INTERRUPTED, SUCCESS, UNSAVED, Output
 from cutwater.cli.process import ending_signals, raise_open_files, received_signal
+from cutwater.cli.session import SessionStarter
 from cutwater.config.options import CheckpointConfig, Unaligned
 from cutwater.config.settings import MASTER_DEFAULT, Settings, read_settings
 from cutwater.errors import ConfigError, CutwaterError
@@ -100,14 +101,17 @@ ServeOption = Annotated[
     ),
 ]
 
+# Options of `spark-pipelines run`, known in order to be refused with the reason.
+Refresh = Annotated[list[str], typer.Option("--refresh", hidden=True)]
+FullRefresh = Annotated[list[str], typer.Option("--full-refresh", hidden=True)]
+FullRefreshAll = Annotated[bool, typer.Option("--full-refresh-all", hidden=True)]
+
 _DEFAULTS: Final = CheckpointConfig()
 _LOOK_S: Final = 0.25
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RunArguments:
-    """The arguments of `cutwater run`; their help texts say what each means."""
-
     target: Target
     param: Parameters = field(default_factory=list)
     store: Annotated[
@@ -196,6 +200,9 @@ class RunArguments:
             "server. May be repeated.",
         ),
     ] = field(default_factory=list)
+    refresh: Refresh = field(default_factory=list)
+    full_refresh: FullRefresh = field(default_factory=list)
+    full_refresh_all: FullRefreshAll = False
     serve: ServeOption = AUTO
     public_url: PublicUrlOption = None
     log_format: LogFormatOption = LogFormat.TEXT
@@ -211,11 +218,8 @@ class RunArguments:
 
 
 def run_command(arguments: RunArguments) -> int:
-    """Run the pipeline to its end; return the exit code.
-
-    Raises:
-        CutwaterError: If the command is wrong, or the pipeline could not start or failed.
-    """
+    """Run the pipeline to its end; return the exit code."""
+    _refuse_refreshes(arguments)
     duration_s = _duration_s(arguments.duration)
     settings = read_settings(os.environ)
     checkpoint = _checkpoint_config(arguments, settings)
@@ -227,11 +231,7 @@ def run_command(arguments: RunArguments) -> int:
 
     # Imported here: `plan`, `doctor` and `--help` must work without Spark.
     from cutwater.run import RunOptions, start  # noqa: PLC0415
-    from cutwater.spark.session.session import (  # noqa: PLC0415
-        check_session,
-        embedded_session,
-        ship_by_value,
-    )
+    from cutwater.spark.session.session import check_session, ship_by_value  # noqa: PLC0415
 
     options = RunOptions(
         store=location.directory or location.text,
@@ -253,18 +253,19 @@ def run_command(arguments: RunArguments) -> int:
         _screen(arguments) as screen,
     ):
         name = f"cutwater {Path(arguments.target).name}"
-        session = cache(partial(embedded_session, arguments.master, app_name=name, conf=conf))
+        starting = partial(screen.write_line, f"starting Spark on {arguments.master}")
+        session = SessionStarter(arguments.master, name, conf, starting)
         loaded = load(arguments.target, parameters, session)
         # Planned here too, so that a mistake shows before Spark starts.
         plan(loaded.pipeline)
         pipeline = arguments.name or loaded.pipeline.name
         if arguments.start_from not in {"latest", "none"} and not arguments.yes:
             _check_consent(arguments, pipeline)
-        screen.write_line(f"starting Spark on {arguments.master}")
         spark = session()
         for warning in check_session(spark):
             screen.write_line(f"warning: {warning}")
         ship_by_value(loaded.modules)
+        loaded.prepare(spark)
         screen.write_line(f"starting {pipeline}; its checkpoints are in {options.store}")
         run = start(loaded.pipeline, spark, options)
         with _handle_signals() as request:
@@ -278,6 +279,20 @@ def run_command(arguments: RunArguments) -> int:
             return INTERRUPTED
     spark.stop()
     return UNSAVED if result.problem else SUCCESS
+
+
+def _refuse_refreshes(arguments: RunArguments) -> None:
+    if arguments.refresh:
+        reason = "all tables of a pipeline commit together, so a part of them cannot be updated"
+        raise ConfigError("--refresh", f"{reason}; leave it out")
+    given = {
+        "--full-refresh": bool(arguments.full_refresh),
+        "--full-refresh-all": arguments.full_refresh_all,
+    }
+    for option in (option for option, is_given in given.items() if is_given):
+        reason = "one checkpoint covers all tables of a pipeline, and nothing is deleted for it"
+        way = "rewind it, or drop the tables and run it with another --store"
+        raise ConfigError(option, f"{reason}; {way}")
 
 
 def _check_consent(arguments: RunArguments, pipeline: str) -> None:
@@ -317,12 +332,7 @@ def _follow(
 
 @dataclass(slots=True)
 class _StopRequest:
-    """What signals have requested.
-
-    Attributes:
-        stop: The signal that requested a stop; empty if none did.
-        kill: Whether the run is to end at once.
-    """
+    """What signals have requested; `stop` is empty if none has requested a stop."""
 
     stop: str = ""
     kill: bool = False
@@ -384,12 +394,7 @@ class Serving:
     """Serves a run: probes from the start, the rest from `serve` on."""
 
     def __init__(self, address: str, public_url: str | None = None) -> None:
-        """Listen and respond to probes, unless the address is `off`.
-
-        Raises:
-            ConfigError: If a chosen address is not available, the public URL is not valid, or the
-                token of the environment is too short.
-        """
+        """Listen and respond to probes, unless the address is `off`."""
         self._made: RunServer | None = None
         self._problem = ""
         if address == OFF:

@@ -36,14 +36,7 @@ _KEYS: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class Phase:
-    """The result of one part of the self-test.
-
-    Attributes:
-        name: What was done.
-        ok: Whether it succeeded.
-        duration_ms: How long it took.
-        found: What was observed, or why it failed.
-    """
+    """The result of one part of the self-test."""
 
     name: str
     ok: bool
@@ -56,8 +49,6 @@ class SelfTest:
     """A self-test; `run` runs it.
 
     Attributes:
-        master: Spark's master.
-        conf: The user's settings for the session.
         scratch: The directory below which all files are created and removed again; every executor
             must see it. None for the system's temporary directory.
         report: Called with every phase when it has ended.
@@ -69,11 +60,7 @@ class SelfTest:
     report: Callable[[Phase], None] = lambda _: None
 
     def run(self) -> tuple[Phase, ...]:
-        """Run the phases until one fails; all files are removed.
-
-        Returns:
-            The phases that were run; Spark is supported if the last one succeeded.
-        """
+        """Run the phases until one fails; Spark is supported if the last one succeeded."""
         phases: list[Phase] = []
         with tempfile.TemporaryDirectory(
             prefix="cutwater-self-test-", dir=self.scratch, ignore_cleanup_errors=True
@@ -182,7 +169,6 @@ class _Phases:
         return f"{len(found)} counts of {_TOTAL:,} rows, each exactly once"
 
     def close(self) -> None:
-        """End the run and Spark."""
         if self.running is not None:
             self.running.kill()
             # Its phase has reported the error.

@@ -70,8 +70,6 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowArguments:
-    """The arguments of `cutwater state show`."""
-
     pipeline: PipelineName
     step: StepName
     checkpoint: Annotated[
@@ -88,8 +86,6 @@ class ShowArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffArguments:
-    """The arguments of `cutwater state diff`."""
-
     pipeline: PipelineName
     step: StepName
     before: Annotated[
@@ -107,11 +103,6 @@ class DiffArguments:
 
 
 def show_command(arguments: ShowArguments) -> int:
-    """Show rows of state; return the exit code.
-
-    Raises:
-        UserError: If there is no such pipeline, checkpoint, step, operator or key.
-    """
     store = find(arguments.store, arguments.pipeline).store
     cut = cut_at(store, arguments.checkpoint, "--checkpoint")
     from cutwater.spark.session.session import embedded_session  # noqa: PLC0415 - starts Spark
@@ -140,11 +131,6 @@ def show_command(arguments: ShowArguments) -> int:
 
 
 def diff_command(arguments: DiffArguments) -> int:
-    """Show the changes of a step's state; return the exit code.
-
-    Raises:
-        UserError: If there is no such pipeline, checkpoint, step, operator or key.
-    """
     store = find(arguments.store, arguments.pipeline).store
     cuts = (cut_at(store, arguments.before, "--from"), cut_at(store, arguments.after, "--to"))
     from cutwater.spark.session.session import embedded_session  # noqa: PLC0415 - starts Spark

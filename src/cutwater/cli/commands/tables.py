@@ -29,8 +29,6 @@ Without --checkpoint it shows the newest checkpoint that all sinks have committe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TablesArguments:
-    """The arguments of `cutwater tables`."""
-
     pipeline: PipelineName
     checkpoint: Annotated[
         str | None,
@@ -42,7 +40,6 @@ class TablesArguments:
 
 
 def tables_command(arguments: TablesArguments) -> int:
-    """Show the tables; return the exit code."""
     found = find(arguments.store, arguments.pipeline)
     view = view_at(found.store, found.name, arguments.checkpoint)
     if arguments.output is Output.JSON:

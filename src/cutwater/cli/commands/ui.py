@@ -33,8 +33,6 @@ _LOOK_S: Final = 0.5
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UiArguments:
-    """The arguments of `cutwater ui`."""
-
     store: Annotated[
         str, typer.Argument(metavar="[STORE]", help="Where the checkpoints are kept.")
     ] = DEFAULT_STORE
@@ -52,11 +50,7 @@ class UiArguments:
 
 
 def ui_command(arguments: UiArguments) -> int:
-    """Serve a store until Ctrl-C or a signal; return the exit code.
-
-    Raises:
-        ConfigError: If there is no such store, or the address is not available.
-    """
+    """Serve a store until Ctrl-C or a signal."""
     try:
         from cutwater.server import Endpoint, PublicUrl, serve_store  # noqa: PLC0415 - an extra
     except ConfigError as error:

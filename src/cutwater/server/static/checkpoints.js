@@ -222,7 +222,9 @@ export function detail(checkpoint, steps, rewind) {
       right(task.batch === null ? "–" : count(task.batch)), h("td", {}, task.watermark ? when(task.watermark) : "–"));
   });
   const reads = Object.entries(checkpoint.tasks).flatMap(([name, task]) => [
-    ...Object.entries(task.offsets).map(([stream, offset]) => `${name} had read ${stream} to ${offset}`),
+    ...Object.entries(task.offsets).flatMap(([stream, offset]) => (task.partitions[stream]
+      ? Object.entries(task.partitions[stream]).map(([partition, at]) => `${name} had read ${partition} of ${stream} to ${count(at)}`)
+      : [`${name} had read ${stream} to ${offset}`])),
     ...Object.entries(task.positions).map(([input, position]) => `${name} had read ${input} to Event ${position}`)]);
   const versions = Object.entries(checkpoint.sink_versions || {}).map(([sink, version]) => `${sink} version ${version}`);
   const can = checkpoint.status === "COMPLETED" && !checkpoint.discarded && !checkpoint.is_current;

@@ -173,9 +173,12 @@ export class Graph {
       const met = step.alignment;
       const aligning = met ? `${met.aligned.length}/${met.inputs} aligned` : "aligning";
       parts.badge.textContent = { AWAITED: "waits", ALIGNING: aligning, SENT: "storing", ACKNOWLEDGED: "✓" }[step.barrier] || "";
-      parts.late.textContent = step.late_rows ? `${count(step.late_rows)} late` : "";
+      const behind = step.lag.reduce((sum, partition) => sum + partition.lag, 0);
+      parts.late.textContent = [step.late_rows ? `${count(step.late_rows)} late` : "",
+        step.lag.length ? `${count(behind)} behind` : ""].filter(Boolean).join(", ");
       parts.title.textContent = [step.id, step.description, step.target ? `writes ${step.target}` : "",
-        step.rows === null ? "" : `${count(step.rows)} rows in this generation`, WORDS[step.barrier], alignment(met)].filter(Boolean).join("\n");
+        step.rows === null ? "" : `${count(step.rows)} rows in this generation`, WORDS[step.barrier], alignment(met),
+        ...step.lag.map((partition) => `${partition.topic}-${partition.partition}: ${count(partition.lag)} behind, at ${count(partition.position)} of ${count(partition.end)}`)].filter(Boolean).join("\n");
     }
     for (const edge of dag.channels) {
       const parts = this.edges.get(`${edge.source}\n${edge.reader}`);

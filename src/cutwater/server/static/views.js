@@ -79,7 +79,7 @@ export class RewindView {
     const sinks = found.sinks.map((sink) => h("tr", {}, h("th", { scope: "row" }, sink.sink), h("td", { class: "right" }, sink.version ?? "?"),
       h("td", { class: "right" }, sink.version_then ?? "its beginning"), h("td", { class: "right" }, sink.rows_removed === null ? "unknown" : count(sink.rows_removed)),
       h("td", { class: sink.obstacle ? "why" : "path" }, sink.obstacle || sink.target)));
-    const sources = found.sources.map((source) => h("li", {}, `${source.stream}: ${source.position || "?"} → ${source.position_then || "its beginning"}${source.checked ? "" : " (whether the source still has the rows that follow is checked when the pipeline runs)"}`));
+    const sources = found.sources.map((source) => h("li", {}, `${source.stream}: ${source.position || "?"} → ${source.position_then || "its beginning"}${again(source)}`));
     const commands = h("pre", { class: "commands", tabindex: "0" }, found.commands.join("\n"));
     return h("div", {}, card(`To ${found.title}, taken ${moment(found.timestamp)}`, facts([
       ["Current", `checkpoint ${found.current}`],
@@ -91,4 +91,11 @@ export class RewindView {
     h("h3", {}, found.refused.length ? "Command, when nothing prevents it any more" : "Command"), commands,
     h("button", { class: "secondary", onclick: async (event) => { await navigator.clipboard.writeText(found.commands.join("\n")); event.target.textContent = "Copied"; } }, "Copy")));
   }
+}
+
+// What is known of the rows that a source reads after a rewind.
+function again(source) {
+  if (source.replayed !== null) return `; ${count(source.replayed)} offsets are read again`;
+  const why = source.unchecked ? `: ${source.unchecked}` : "";
+  return source.checked ? "" : ` (whether the source still has the rows that follow is checked when the pipeline runs${why})`;
 }

@@ -31,6 +31,7 @@ from cutwater.cli.render import (
 )
 from cutwater.errors import ConfigError
 from cutwater.ids import SinkId, StepId
+from cutwater.kafka.offsets import move_text, pairs_of, read_offsets
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Cut, StepSnapshot
 from cutwater.store.maintenance.inspect import CheckpointView, Inspector
 from cutwater.views.fields import in_flight_events, positions, state_bytes
@@ -42,8 +43,6 @@ Json = dict[str, object]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DiffArguments:
-    """The arguments of `cutwater checkpoints diff`."""
-
     pipeline: PipelineName
     before: Annotated[str, typer.Argument(metavar="A", help="The number or name of a checkpoint.")]
     after: Annotated[
@@ -55,7 +54,6 @@ class DiffArguments:
 
 
 def diff_command(arguments: DiffArguments) -> int:
-    """Compare two checkpoints; return the exit code."""
     found = find(arguments.store, arguments.pipeline)
     (before, old), (after, new) = (
         _read_cut(found, arguments.before),
@@ -98,7 +96,6 @@ def _read_cut(found: FoundPipeline, text: str) -> tuple[CheckpointView, Cut]:
 
 
 def difference(old: Cut, new: Cut) -> Json:
-    """Return what has changed from one cut to another, as JSON values."""
     added, removed = _blobs(new) - _blobs(old), _blobs(old) - _blobs(new)
     steps = sorted(old.snapshots.keys() | new.snapshots.keys())
     return {
@@ -121,8 +118,20 @@ def _step(old: StepSnapshot | None, new: StepSnapshot | None) -> Json:
         "state_size": _pair(old and state_bytes(old), new and state_bytes(new)),
         "in_flight_events": _pair(old and in_flight_events(old), new and in_flight_events(new)),
         "offsets": _pairs(old.offsets if old else {}, new.offsets if new else {}),
+        "partitions": _partitions(old.offsets if old else {}, new.offsets if new else {}),
         "positions": _pairs(positions(old) if old else {}, positions(new) if new else {}),
     }
+
+
+def _partitions(old: Mapping[str, str], new: Mapping[str, str]) -> Json:
+    """Return the offsets of Kafka sources by stream and partition."""
+    found: Json = {}
+    for name in sorted(old.keys() | new.keys()):
+        before, after = read_offsets(old.get(name)), read_offsets(new.get(name))
+        if before or after:
+            pairs = pairs_of(before or {}, after or {})
+            found[name] = {str(partition): _pair(*pair) for partition, pair in pairs.items()}
+    return found
 
 
 def _pair(old: object, new: object) -> list[object]:
@@ -200,10 +209,20 @@ def _moves(before: StepSnapshot | None, after: StepSnapshot | None) -> list[str]
     streams = _pairs(before.offsets if before else {}, after.offsets if after else {})
     places = _pairs(positions(before) if before else {}, positions(after) if after else {})
     return [
-        f"{name} {_arrow(*pair)}"
+        f"{name}: {by_partition}"
+        if (by_partition := _partition_moves(pair))
+        else f"{name} {_arrow(*pair)}"
         for name, pair in {**streams, **places}.items()
         if isinstance(pair, list)
     ]
+
+
+def _partition_moves(pair: list[object]) -> str | None:
+    """Return how the offsets of a Kafka source moved; None for other sources, and channels."""
+    if not all(text is None or isinstance(text, str) for text in pair):
+        return None
+    before, after = (text if isinstance(text, str) else None for text in pair)
+    return move_text(before, after)
 
 
 def _arrow(old: object, new: object) -> str:

@@ -36,8 +36,6 @@ cannot be read.
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PruneArguments:
-    """The arguments of `cutwater checkpoints prune`."""
-
     pipeline: PipelineName
     keep: Annotated[
         int,

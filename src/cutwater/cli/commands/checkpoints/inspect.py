@@ -54,8 +54,6 @@ Without an ID or NAME it checks the current checkpoint. Names damaged objects; t
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListArguments:
-    """The arguments of `cutwater checkpoints list`."""
-
     pipeline: PipelineName
     everything: Annotated[
         bool, typer.Option("--all", help="Also deleted checkpoints, and every failed attempt.")
@@ -67,8 +65,6 @@ class ListArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShowArguments:
-    """The arguments of `cutwater checkpoints show`."""
-
     pipeline: PipelineName
     checkpoint: CheckpointName
     store: StoreUrl = DEFAULT_STORE
@@ -78,8 +74,6 @@ class ShowArguments:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VerifyArguments:
-    """The arguments of `cutwater checkpoints verify`."""
-
     pipeline: PipelineName
     checkpoints: Annotated[
         list[str],
@@ -96,7 +90,6 @@ class VerifyArguments:
 
 
 def list_command(arguments: ListArguments) -> int:
-    """List checkpoints; return the exit code."""
     found = find(arguments.store, arguments.pipeline)
     views = Inspector(found.store, found.may_run).checkpoints(everything=arguments.everything)
     recoveries = found.store.reports.recoveries()
@@ -133,7 +126,6 @@ def _holder_line(found: FoundPipeline) -> str:
 
 
 def show_command(arguments: ShowArguments) -> int:
-    """Show one checkpoint; return the exit code."""
     found = find(arguments.store, arguments.pipeline)
     view = _view(found, arguments.checkpoint)
     if arguments.output is Output.JSON:
@@ -167,7 +159,6 @@ def _view(found: FoundPipeline, text: str) -> CheckpointView:
 
 
 def verify_command(arguments: VerifyArguments) -> int:
-    """Check checkpoints byte by byte; return the exit code."""
     found = find(arguments.store, arguments.pipeline)
     inspector = Inspector(found.store, found.may_run)
     results = []
