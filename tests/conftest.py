@@ -23,9 +23,12 @@ _PYTHON: Final = ("property", "simulation")
 os.environ["TZ"] = "UTC"
 time.tzset()
 
-# A shell starts what it puts in the background with SIGINT ignored, and children inherit that.
+# A shell starts what it puts in the background with SIGINT ignored, nohup with SIGHUP ignored, and
+# children inherit that.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+if signal.getsignal(signal.SIGHUP) is signal.SIG_IGN:
+    signal.signal(signal.SIGHUP, signal.SIG_DFL)
 
 # A Java that lives for seconds spends half of them on compiling what it runs once. Told not to, it
 # reserves less room for code than one that lives for all tests of a worker needs.

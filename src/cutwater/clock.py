@@ -37,11 +37,9 @@ class SystemClock:
     """The clock of this machine."""
 
     def wall_ms(self) -> int:
-        """Return the wall-clock time."""
         return wall_ms()
 
     def now_ms(self) -> int:
-        """Return the time on a clock that never goes backwards."""
         return now_ms()
 
 

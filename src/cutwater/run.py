@@ -331,6 +331,7 @@ def start(
             options.checkpoint.options(), [target for _, target in _targets(physical)]
         ),
         bound=options.checkpoint.channel_bound(),
+        target_batch_ms=options.checkpoint.target_batch_ms,
         scratch=scratch.path,
         available_now=options.available_now,
         targets=targets,

@@ -129,15 +129,12 @@ class ThreadInbox(Inbox[T]):
     """An inbox between threads."""
 
     def __init__(self) -> None:
-        """Start empty."""
         self._items: queue.SimpleQueue[T] = queue.SimpleQueue()
 
     def put(self, item: T) -> None:
-        """Append an item."""
         self._items.put(item)
 
     def get(self, timeout_s: float) -> T | None:
-        """Return the next item; None if none arrives in time."""
         try:
             return self._items.get(timeout=timeout_s) if timeout_s > 0 else self._items.get_nowait()
         except queue.Empty:
@@ -148,15 +145,12 @@ class ThreadPool:
     """A pool of threads."""
 
     def __init__(self, workers: int, name: str) -> None:
-        """Start without threads."""
         self._executor = ThreadPoolExecutor(workers, thread_name_prefix=name)
 
     def submit(self, function: Callable[[], None]) -> None:
-        """Run a function as soon as a thread is free."""
         self._executor.submit(function)
 
     def close(self) -> None:
-        """Drop what has not begun, and wait for the rest."""
         self._executor.shutdown(wait=True, cancel_futures=True)
 
 
@@ -164,29 +158,23 @@ class ThreadTasks:
     """Tasks are threads of this process."""
 
     def lock(self) -> Lock:
-        """Return a new lock."""
         return threading.RLock()
 
     def condition(self) -> Condition:
-        """Return a new condition."""
         return threading.Condition()
 
     def event(self) -> Event:
-        """Return a new event."""
         return threading.Event()
 
     def inbox(self) -> Inbox[Any]:
-        """Return a new inbox."""
         return ThreadInbox()
 
     def start(self, function: Callable[[], None], name: str) -> Task:
-        """Run a function in a new daemon thread."""
         thread = threading.Thread(target=function, name=name, daemon=True)
         thread.start()
         return thread
 
     def pool(self, workers: int, name: str) -> Pool:
-        """Return a new pool of threads."""
         return ThreadPool(workers, name)
 
 

@@ -39,27 +39,17 @@ _SIZE_EXAMPLES: Final = ("512KB", "64MB", "1GB")
 
 
 def milliseconds(text: str, option: str = "duration") -> int:
-    """Return the duration in milliseconds.
+    """Return the duration in milliseconds; if it is none, a `ConfigError` names the option.
 
-    Args:
-        text: A number and a unit, such as `500ms`, `5s`, `1.5 minutes`; case does not matter.
-        option: The option's name as the user writes it, for the error.
-
-    Raises:
-        ConfigError: If the text is not a duration, or not a whole number of milliseconds.
+    The text is a number and a unit, such as `500ms`, `5s`, `1.5 minutes`; case does not matter.
     """
     return _whole(text, option, _DURATIONS, ("a duration", "milliseconds", _DURATION_EXAMPLES))
 
 
 def size_bytes(text: str, option: str = "size") -> int:
-    """Return the size in bytes.
+    """Return the size in bytes; if it is none, a `ConfigError` names the option.
 
-    Args:
-        text: A number and a unit, such as `512KB`, `64MB`, `1.5 GiB`; case does not matter.
-        option: The option's name as the user writes it, for the error.
-
-    Raises:
-        ConfigError: If the text is not a size, or not a whole number of bytes.
+    The text is a number and a unit, such as `512KB`, `64MB`, `1.5 GiB`; case does not matter.
     """
     return _whole(text, option, _SIZES, ("a size", "bytes", _SIZE_EXAMPLES))
 

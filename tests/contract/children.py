@@ -3,6 +3,7 @@
 A child never comes back into pytest: it ends by `os._exit` or by a signal.
 """
 
+import gc
 import os
 import signal
 import sys
@@ -21,6 +22,9 @@ def fork(action: Callable[[], int]) -> int:
     child = os.fork()
     if child:
         return child
+    # Objects of native libraries must not be collected here: their threads were not forked.
+    gc.disable()
+    sys.settrace(None)
     code = 99
     try:
         code = action()

@@ -16,9 +16,8 @@ from pyspark.sql.types import LongType, StringType, StructField, StructType
 from cutwater import sinks
 from cutwater.errors import SinkError, Superseded
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
-from cutwater.protocol.commit import CommitPermit, grant
+from cutwater.protocol.commit import CommitPermit, ShowPermit, grant, grant_shows
 from cutwater.protocol.cut import Committable
-from cutwater.protocol.showing import ShowPermit, grant_shows
 from cutwater.sinks.base import ShowingSink, SinkContext
 from cutwater.sinks.delta.early_batches import ShowingDeltaTable
 from cutwater.sinks.delta.storage import LocalStaging, LocalStorage

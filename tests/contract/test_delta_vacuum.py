@@ -22,9 +22,8 @@ from tests.servers.s3 import S3Server
 from cutwater import sinks
 from cutwater.errors import SinkError
 from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
-from cutwater.protocol.commit import CommitPermit, grant
+from cutwater.protocol.commit import CommitPermit, grant, grant_shows
 from cutwater.protocol.cut import Committable
-from cutwater.protocol.showing import grant_shows
 from cutwater.sinks.base import KeepsPast, OpenSink, SinkContext
 from cutwater.sinks.delta import merge as delta_changes
 from cutwater.sinks.delta.data_files import DataFile

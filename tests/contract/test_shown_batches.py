@@ -23,8 +23,8 @@ from tests.unit.operations.prepared_pipeline import (
 import cutwater
 from cutwater.errors import SinkError, Superseded
 from cutwater.ids import BatchId, Generation, SinkId, Slot
+from cutwater.protocol.commit import grant_shows
 from cutwater.protocol.cut import Committable, Version
-from cutwater.protocol.showing import grant_shows
 from cutwater.sinks.base import ShowingSink, SinkContext
 
 LEFT, RIGHT = SINKS

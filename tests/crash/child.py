@@ -34,6 +34,8 @@ from cutwater.sinks.delta.table import OpenDeltaTable
 from cutwater.sinks.delta.time_travel import NO_TABLE
 from cutwater.sinks.files.manifests import FileCommits
 from cutwater.sinks.files.table import OpenFiles
+from cutwater.sinks.kafka.topic import OpenKafkaTopic
+from cutwater.sinks.kafka.transactions import Transactions
 from cutwater.sinks.postgres.table import OpenPostgresTable
 from cutwater.spark.session.session import embedded_session
 from cutwater.store.records.codecs import Committed
@@ -73,6 +75,7 @@ class Fate:
     def __init__(self) -> None:
         self.write = ""
         self.left = 0
+        self.only_pauses = False
         self.cut = ""
         self.seen: dict[str, None] = {}
         self.recorded = False
@@ -91,7 +94,8 @@ class Fate:
             self.left -= 1
             if self.left == 0:
                 say("dying", write=write, writes=list(self.seen))
-                os.kill(os.getpid(), signal.SIGKILL)
+                ended_by = signal.SIGSTOP if self.only_pauses else signal.SIGKILL
+                os.kill(os.getpid(), ended_by)
 
 
 FATE = Fate()
@@ -152,7 +156,7 @@ def _shown(*_: object) -> str:
 def name_writes() -> None:
     """Give the durable writes names by which this process can be asked to die."""
     name_store_writes(FATE.changed, "{method} {kind}")
-    for sink in (OpenDeltaTable, OpenFiles):
+    for sink in (OpenDeltaTable, OpenFiles, OpenKafkaTopic):
         for method in SINK_WRITES:
             wrap(sink, method, lambda *_, name=method: f"{name} rows", FATE.changed)
         _after(sink, "stage", lambda staged, *_: "stage" if staged else "empty stage")
@@ -172,6 +176,8 @@ def name_writes() -> None:
     _after(OpenPostgresTable, "stage", lambda staged, *_: "stage" if staged else "empty stage")
     _after(OpenPostgresTable, "commit_once", _acted)
     _after(OpenPostgresTable, "act_together", _acted_together)
+    _after(Transactions, "fence", lambda *_: "fence")
+    _after(Transactions, "_send", lambda *_: "inside transaction")
     _after(Commits, "record", _recorded)
     _after(Channel, "append", lambda *_: "append")
 
@@ -198,6 +204,7 @@ def follow(running: PipelineRun) -> None:
 def run(spark: Any, task: dict[str, Any]) -> None:  # noqa: ANN401
     """Run one task to its end, whatever that is."""
     FATE.write, FATE.left = task["dies_at"]
+    FATE.only_pauses = task["only_pauses"]
     FATE.seen.clear()
     FATE.recorded = False
     directory = Path(task["directory"])

@@ -36,6 +36,7 @@ class Task:
         checkpoint: How its checkpoints are taken.
         takeover: Whether to insist.
         dies_at: The write, and the how many-th, that is its last.
+        only_pauses: Whether it stops there with SIGSTOP instead of dying.
         name: What it is called in the store; as it calls itself for None.
     """
 
@@ -45,6 +46,7 @@ class Task:
     checkpoint: Mapping[str, object] = field(default_factory=lambda: QUICK)
     takeover: bool = False
     dies_at: tuple[str, int] = ("", 0)
+    only_pauses: bool = False
     name: str | None = None
 
 

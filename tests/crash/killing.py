@@ -74,6 +74,13 @@ class Killing:
         self._paused.signal(signal.SIGSTOP)
         return self._look()
 
+    def is_paused_at(self, write: str, count: int = 1) -> PipelineState:
+        """Pause a driver at a write of this name; `finish` takes over and wakes it."""
+        self._paused = self._drivers.take()
+        self._paused.run(replace(self._task, dies_at=(write, count), only_pauses=True))
+        self._paused.wait_for("dying")
+        return self._look()
+
     def _look(self) -> PipelineState:
         self.states.append(read_state(self._task.pipeline, self._directory))
         return self.states[-1]

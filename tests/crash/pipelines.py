@@ -8,9 +8,10 @@ from pyspark.sql import functions as F
 from tests.spark.runs import example
 
 from cutwater import Pipeline, sinks, sources
+from cutwater.pipeline.nodes import StateStore
 
 
-def join(total: str, rate: str, table: str) -> Pipeline:
+def join(total: str, rate: str, table: str, state: StateStore = "rocksdb") -> Pipeline:
     """Two sources of unlike batches, each behind a channel, joined in one step into one sink."""
     pipeline = Pipeline("join")
 
@@ -23,7 +24,7 @@ def join(total: str, rate: str, table: str) -> Pipeline:
         rows = sources.sequence(spark, total=int(total), rate=float(rate), batch_max=1100)
         return rows.select(F.col("value").alias("number"), F.col("at").alias("since"))
 
-    @pipeline.step
+    @pipeline.step(state=state)
     def joined(left: DataFrame, right: DataFrame) -> DataFrame:
         lefts = left.withWatermark("at", "10 seconds")
         rights = right.withWatermark("since", "10 seconds")
@@ -120,9 +121,41 @@ def shop(total: str, rate: str, dsn: str, table: str, slow_us: str) -> Pipeline:
     return pipeline
 
 
+PUBLISHED_KEYS = 7
+
+
+def published(total: str, rate: str, bootstrap: str, staging: str, table: str) -> Pipeline:
+    """One source; a Kafka topic with a key, and a Delta table behind a step with state."""
+    pipeline = Pipeline("published")
+
+    @pipeline.source
+    def numbers(spark: SparkSession) -> DataFrame:
+        return sources.sequence(spark, total=int(total), rate=float(rate), batch_max=700)
+
+    @pipeline.step(partitions=2, state="memory")
+    def once(numbers: DataFrame) -> DataFrame:
+        return numbers.dropDuplicates(["value"]).select("value")
+
+    keyed = lambda numbers: numbers.select(  # noqa: E731
+        "value", (F.col("value") % PUBLISHED_KEYS).alias("part")
+    )
+    topic = sinks.kafka(
+        bootstrap,
+        topic="numbers",
+        key=["part"],
+        value="json",
+        staging=staging,
+        order_by=["value"],
+    )
+    pipeline.sink("topic", topic, of=keyed)
+    pipeline.sink("table", sinks.delta(table), of=once)
+    return pipeline
+
+
 PIPELINES: Mapping[str, Callable[..., Pipeline]] = {
     "files": files,
     "join": join,
+    "published": published,
     "straight": straight,
     "diamond": lambda **given: _example("diamond", given),
     "ways": ways,

@@ -34,11 +34,13 @@ def chance(request: pytest.FixtureRequest) -> random.Random:
 # -- two sources, one step, one sink
 
 
+@pytest.mark.parametrize("state", ["rocksdb", "memory"])
 def test_a_join_of_two_sources_survives_its_drivers(
-    drivers: Drivers, tmp_path: Path, chance: random.Random
+    drivers: Drivers, tmp_path: Path, chance: random.Random, state: str
 ) -> None:
     table = tmp_path / "tables" / "joined"
-    join = Killing(drivers, tmp_path, "join", {"rate": str(RATE), "table": str(table)})
+    parameters = {"rate": str(RATE), "table": str(table), "state": state}
+    join = Killing(drivers, tmp_path, "join", parameters)
 
     committed = join.dies_at("commit", 2)
     decided = join.dies_at("decision")

@@ -20,6 +20,7 @@ from cutwater.store.records.manifests import MANIFEST
 from cutwater.store.records.reports import RECOVERY, REPORT
 from cutwater.store.records.requests import ANSWER, REQUEST
 from cutwater.store.records.savepoints import DROPPED
+from cutwater.store.records.starts import START
 from cutwater.store.records.targets import ORIGIN, TARGETS
 
 GOLDEN = Path(__file__).parent / "store"
@@ -36,6 +37,13 @@ RECORDS: dict[str, tuple[RecordKind[Any, Any], ObjectPath, object]] = {
         PATHS.manifest(CheckpointId(12)),
         replace(cuts.sample_cut(), identities=cuts.sample_identities()),
     ),
+    # Identities did not name brokers and topics at first; both are format 1 (docs/adr/0047).
+    "manifest-with-topics": (
+        MANIFEST,
+        PATHS.manifest(CheckpointId(12)),
+        replace(cuts.sample_cut(), identities=cuts.sample_kafka_identities()),
+    ),
+    "start": (START, PATHS.start(CheckpointId(12), cuts.ORDERS, 0, "5ca1"), cuts.sample_start()),
     "attempt": (ATTEMPT, PATHS.attempt(CheckpointId(12)), cuts.sample_attempt()),
     "committed": (COMMITTED, PATHS.committed(Slot(2)), cuts.sample_committed()),
     "targets": (TARGETS, PATHS.targets(Generation(3)), cuts.sample_targets()),

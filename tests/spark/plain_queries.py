@@ -34,6 +34,10 @@ STATE = "spark.sql.streaming.stateStore"
 OFTEN = {
     f"{STATE}.maintenanceInterval": "200ms",
     f"{STATE}.minDeltasForSnapshot": "2",
+    # `StateStore.stop` holds a lock for which its own maintenance threads may wait. It gives up
+    # after these seconds (300 by default), from Spark 4.1 on.
+    f"{STATE}.maintenanceShutdownTimeout": "5",
+    f"{STATE}.maintenanceForceShutdownTimeout": "5",
     "spark.sql.shuffle.partitions": "2",
 }
 """Snapshots of RocksDB every other batch instead of every ten."""

@@ -13,6 +13,7 @@ from deltalake import DeltaTable
 from pyspark.sql import DataFrame, SparkSession
 
 from cutwater import CheckpointConfig, Pipeline, RestartConfig
+from cutwater.cli.session import SessionStarter
 from cutwater.run import PipelineRun, RunOptions
 from cutwater.runtime.reporting.status import RunResult, RunStatus
 from cutwater.spark.session.session import ship_by_value
@@ -36,6 +37,11 @@ def example(name: str) -> ModuleType:
     spec.loader.exec_module(module)
     ship_by_value([module])
     return module
+
+
+def starter(spark: SparkSession) -> SessionStarter:
+    """What commands start their session with: here, the one that runs already."""
+    return SessionStarter(str(spark.sparkContext.master), "cutwater-tests", {})
 
 
 def options(directory: Path, **given: Any) -> RunOptions:  # noqa: ANN401

@@ -4,6 +4,7 @@ import errno
 import itertools
 import json
 import re
+import shutil
 import subprocess
 import threading
 from collections.abc import Iterator
@@ -60,6 +61,31 @@ def test_rows_that_do_not_fit_their_columns_are_named(spark: SparkSession, tmp_p
     assert table(tmp_path / "table", "value", "early") == [
         (number, number + 1) for number in range(3000)
     ]
+
+
+@pytest.mark.matrix
+@pytest.mark.parametrize("form", ["json", "parquet"])
+def test_files_that_spark_would_read_several_times_are_read_once(
+    spark: SparkSession, tmp_path: Path, form: str
+) -> None:
+    """Plain Spark shows the rows of such files once for every file of the batch."""
+    incoming = tmp_path / "incoming"
+    incoming.mkdir()
+    for number in range(4):
+        spark.range(number, number + 1).coalesce(1).write.format(form).save(str(tmp_path / "one"))
+        (file,) = (tmp_path / "one").glob(f"part-*.{form}")
+        file.rename(incoming / (f"{number}.{form}" if number == 3 else f"part[{number}]*?.{form}"))
+        shutil.rmtree(tmp_path / "one")
+    pipeline = Pipeline("files")
+
+    @pipeline.source
+    def numbers(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema("id long").format(form).load(str(incoming))
+
+    pipeline.sink("table", sinks.delta(str(tmp_path / "table")), of=numbers)
+
+    assert run(pipeline, spark, options(tmp_path, available_now=True)).finished
+    assert table(tmp_path / "table", "id") == [(0,), (1,), (2,), (3,)]
 
 
 def test_a_corrupt_file_that_appears_is_named_and_mended_it_is_read(

@@ -1,9 +1,11 @@
 """The port on which Spark calls back into Python, under attack by another program on this machine.
 
 Any user of the machine can connect to it. What such a connection sends must reach none of the
-sources and sinks of a running pipeline, and must not use up the process's files.
+sources and sinks of a running pipeline, and must not use up the process's files. And what Python
+returns to Spark must arrive, however quickly py4j forgets it.
 """
 
+import gc
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,6 +13,8 @@ from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import pytest
+from py4j import clientserver
+from py4j.clientserver import ClientServerConnection
 from pyspark.sql import SparkSession
 from pyspark.sql.streaming.listener import (
     QueryIdleEvent,
@@ -19,10 +23,12 @@ from pyspark.sql.streaming.listener import (
     QueryTerminatedEvent,
     StreamingQueryListener,
 )
-from tests.spark.runs import DEADLINE_S, example, options, wait_until
+from tests.spark.runs import DEADLINE_S, example, options, run, table, wait_until
 
 from cutwater.run import PipelineRun
 from cutwater.runtime.reporting.status import RunStatus
+from cutwater.spark.jvm.internals import Internals
+from cutwater.spark.jvm.plans.relations import Relations
 
 GUESSES = 200
 """More than the objects that a session of all these tests has ever handed to Spark."""
@@ -132,3 +138,59 @@ def test_silent_connections_do_not_use_up_the_files_of_the_process(
 
 def _open_files() -> int:
     return sum(1 for _ in Path("/dev/fd").iterdir())
+
+
+class Forgotten:
+    """A task of py4j's finalizer: done when all tasks before it are done."""
+
+    def __init__(self) -> None:
+        self.done = threading.Event()
+
+    def garbage_collect_object(self, target_id: str, enqueue: bool) -> None:  # noqa: ARG002
+        self.done.set()
+
+
+@pytest.fixture
+def late_answers(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Send an answer to the JVM only when the JVM has forgotten all that Python no longer holds."""
+    call_proxy = ClientServerConnection._call_proxy
+
+    def call_late(connection: ClientServerConnection, name: str, stream: object) -> str:
+        message: str = call_proxy(connection, name, stream)
+        # Java objects are parts of cycles, which Python frees at any time.
+        gc.collect()
+        forgotten = Forgotten()
+        connection.java_client.finalizer_deque.appendleft((forgotten, ""))
+        assert forgotten.done.wait(DEADLINE_S)
+        return message
+
+    monkeypatch.setattr(clientserver, "DEFAULT_WORKER_SLEEP_TIME", 0.001)
+    monkeypatch.setattr(ClientServerConnection, "_call_proxy", call_late)
+    gc.freeze()
+    yield
+    gc.unfreeze()
+
+
+@pytest.mark.usefixtures("late_answers")
+def test_a_relation_that_python_returns_arrives(spark: SparkSession) -> None:
+    rows = {"orders": spark.range(3), "lines": spark.range(2)}
+
+    found = Relations(Internals(spark)).query(
+        "SELECT * FROM orders UNION ALL SELECT * FROM lines", lambda name, _: rows[name[0]]
+    )
+
+    assert found is not None
+    assert found.count() == 5
+
+
+@pytest.mark.usefixtures("late_answers")
+def test_offsets_and_batches_that_python_returns_arrive(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    target = str(tmp_path / "table")
+    union = example("union").create(total="600", rate="2000", table=target)
+
+    result = run(union, spark, options(tmp_path))
+
+    assert result.restarts == 0
+    assert len(table(tmp_path / "table", "channel")) == 900

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from tests.spark.runs import DEADLINE_S, options, run, table, wait_until
+from tests.spark.runs import DEADLINE_S, options, run, starter, table, wait_until
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
 from cutwater.cli.commands.plan import PlanArguments, PlanOutput, show_change
@@ -140,10 +140,10 @@ def test_state_goes_on_through_added_removed_and_swapped_parts(
 
     # What would become of it can be seen before.
     arguments = PlanArguments(target="", store=str(tmp_path / "store"), master="local[2]")
-    assert show_change(plan(shop.pipeline(big=True)), arguments, "shop", {}) == 0
+    assert show_change(plan(shop.pipeline(big=True)), arguments, "shop", starter(spark)) == 0
     assert "  step totals resumes where it was\n" in capsys.readouterr().out
     as_json = replace(arguments, output=PlanOutput.JSON)
-    assert show_change(plan(shop.pipeline()), as_json, "shop", {}) == 1
+    assert show_change(plan(shop.pipeline()), as_json, "shop", starter(spark)) == 1
     told = json.loads(capsys.readouterr().out)
     assert [(step["name"], step["fate"], step["rebuilt"]) for step in told["steps"]] == [
         ("totals", "kept", True),

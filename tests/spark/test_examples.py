@@ -124,6 +124,7 @@ def table_with_nulls(path: Path) -> list[tuple[int, str | None]]:
     return [(row["value"], row["name"]) for row in rows]
 
 
+@needs("reading the state of a step (`cutwater state`, `cutwater.state`)")
 def test_the_auctions_match_a_batch_computation_and_are_forgotten(
     spark: SparkSession, tmp_path: Path
 ) -> None:

@@ -59,6 +59,7 @@ def test_the_tree_shows_how_every_step_of_the_diamond_runs(spark: SparkSession) 
             "│   └── channel numbers → fast, slow",
             "│       why: source numbers is used by fast and slow: it is read once, "
             "for all its uses",
+            "│       holds rows: the source reads neither files nor Kafka",
             "├── step prices (append mode)",
             "│   ├── source prices  [diamond.py:54]",
             "│   ├── runs as a query, keeps no state, watermark 10 s behind offered",
@@ -66,6 +67,7 @@ def test_the_tree_shows_how_every_step_of_the_diamond_runs(spark: SparkSession) 
             "│   └── channel prices → both",
             "│       why: source prices is not chained into both, which reads fast and slow as "
             "well: a step reads outside sources or channels, never both",
+            "│       holds rows: the source reads neither files nor Kafka",
             "├── step fast (append mode)",
             "│   ├── reads channel numbers as fast(numbers)",
             "│   ├── step fast  [diamond.py:64]",
@@ -112,6 +114,8 @@ def test_the_json_of_a_step_has_what_spark_says(spark: SparkSession) -> None:
             {"name": "page", "type": "bigint"},
             {"name": "count", "type": "bigint"},
         ],
+        "by_reference": False,
+        "why_by_reference": "",
     }
 
 

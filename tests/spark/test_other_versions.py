@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 from pyspark.sql import SparkSession
 from tests.spark import version_pipelines as golden
-from tests.spark.runs import example, options, run, table
+from tests.spark.runs import example, options, run, starter, table
 from typer.testing import CliRunner
 
 import cutwater
@@ -192,7 +192,7 @@ def test_a_plain_query_of_another_version_is_adopted_and_goes_on(
     words = ("--param", f"directory={tmp_path}", "--query", f"totals={tmp_path / 'query'}", "--yes")
 
     command(tmp_path / "store", "adopt", f"{file}:create", *words)
-    loaded = load(f"{file}:create", {"directory": str(tmp_path)}, lambda: spark)
+    loaded = load(f"{file}:create", {"directory": str(tmp_path)}, starter(spark))
     run(loaded.pipeline, spark, options(tmp_path, available_now=True))
 
     shown = {k: (total, n) for k, total, n in table(tmp_path / "table", "k", "total", "n")}

@@ -118,6 +118,7 @@ PLANS: dict[str, Build] = {
     "AggregateExpression": lambda spark, _: spark.range(3).groupBy("id").count(),
     "AttributeReference": lambda spark, _: spark.range(3).select("id"),
     "CTERelationDef": lambda spark, _: spark.sql("with a as (select 1) select * from a, a as b"),
+    "CTERelationRef": lambda spark, _: spark.sql("with a as (select 1) select * from a, a as b"),
     "CollectMetrics": lambda spark, _: rows(spark).observe("seen", F.count(F.lit(1))),
     "DataSourceV2": lambda spark, path: parquet(spark, path, ""),
     "Deduplicate": lambda spark, _: stream(spark).dropDuplicates(["id"]),
@@ -127,6 +128,7 @@ PLANS: dict[str, Build] = {
     "Expand": lambda spark, _: rows(spark).groupBy(F.window("t", "2 hours", "1 hour")).count(),
     "Filter": lambda spark, _: rows(spark).where("id > 1"),
     "Generate": lambda spark, _: rows(spark).select(F.explode("ids")),
+    "GlobalLimit": lambda spark, _: rows(spark).limit(1),
     "HadoopFsRelation": lambda spark, path: parquet(spark, path, "parquet"),
     "Join": lambda spark, _: stream(spark).join(stream(spark), "id"),
     "LocalLimit": lambda spark, _: rows(spark).limit(1),
@@ -150,6 +152,7 @@ PLANS: dict[str, Build] = {
     "TypedFilter": lambda spark, _: typed(spark, "filter"),
     "Union": lambda spark, _: rows(spark).union(rows(spark)),
     "View": lambda spark, _: view(spark),
+    "Window": lambda spark, _: spark.sql("select rank() over (order by id) from range(3)"),
     "WithCTE": lambda spark, _: spark.sql("with a as (select 1) select * from a, a as b"),
 }
 

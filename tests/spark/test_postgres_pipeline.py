@@ -71,7 +71,12 @@ def test_a_pipeline_is_blocked_by_a_row_goes_on_by_itself_and_can_be_rewound(
     given_options = options(tmp_path, checkpoint=kept)
 
     running = shop(10**9).start(spark, given_options)
-    status = wait_until(running, lambda one: one.state == "COMMIT_BLOCKED", "it is blocked")
+    # Before the database has answered, the status says so.
+    status = wait_until(
+        running,
+        lambda status: status.state == "COMMIT_BLOCKED" and "duplicate key value" in status.detail,
+        "it is blocked by a row",
+    )
     assert "sink orders: duplicate key value" in status.detail
     assert "Key (id)=(0) already exists" in status.detail
     assert database.numbers("SELECT id FROM orders") == [0]

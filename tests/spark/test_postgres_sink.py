@@ -8,6 +8,7 @@ from collections.abc import Callable, Iterator
 import pytest
 from pyspark.sql import DataFrame, SparkSession
 from tests.servers.postgres import PASSWORD, Database, PostgresServer
+from tests.spark.features import needs
 
 from cutwater import sinks
 from cutwater.errors import SinkError
@@ -102,6 +103,7 @@ def with_times(spark: SparkSession) -> Iterator[None]:
     spark.conf.unset("spark.sql.timeType.enabled")
 
 
+@needs("the type TIME")
 @pytest.mark.usefixtures("with_times")
 def test_every_type_comes_through_whole_and_so_does_null(
     spark: SparkSession, open_sink: Open, database: Database
@@ -212,6 +214,7 @@ def test_values_that_postgres_cannot_hold_are_refused_with_their_column(
     ]
 
 
+@needs("the type TIME")
 @pytest.mark.usefixtures("with_times")
 def test_spark_types_with_a_length_are_texts_and_a_time_goes_into_a_time(
     spark: SparkSession, open_sink: Open, database: Database

@@ -18,6 +18,7 @@ import pytest
 from pyspark.sql import DataFrame, Row, SparkSession
 from pyspark.sql import functions as F
 from pyspark.sql.streaming.stateful_processor import StatefulProcessor, StatefulProcessorHandle
+from tests.spark.features import needs
 from tests.spark.runs import DEADLINE_S, options, run, table, wait_until
 
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
@@ -398,6 +399,7 @@ def test_an_idle_input_does_not_hold_up_a_busy_one(spark: SparkSession, tmp_path
     assert shown == [(number,) for number in range(len(shown))]
 
 
+@needs("transformWithState on rows")
 def test_timers_of_processing_time_do_not_keep_a_pipeline_from_its_end(
     spark: SparkSession, tmp_path: Path
 ) -> None:

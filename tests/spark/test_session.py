@@ -15,7 +15,7 @@ import pytest
 from pyspark import SparkContext
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.functions import col
-from tests.spark.runs import files_below
+from tests.spark.runs import files_below, starter
 
 from cutwater.cli.load import load
 from cutwater.errors import SessionError
@@ -331,7 +331,7 @@ def test_a_function_of_a_loaded_file_runs_on_workers(
     (tmp_path / "beside.py").write_text("def doubled(value):\n    return 2 * value\n")
     monkeypatch.setattr(sys, "path", list(sys.path))
 
-    loaded = load(str(tmp_path / "orders.py"), {}, lambda: spark)
+    loaded = load(str(tmp_path / "orders.py"), {}, starter(spark))
     ship_by_value(loaded.modules)
 
     assert [module.__name__ for module in loaded.modules] == ["orders", "beside"]

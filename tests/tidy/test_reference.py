@@ -47,8 +47,8 @@ def test_no_default_of_a_checkpoint_option_is_defined_twice() -> None:
     ]
 
     assert sorted(shared.intersection(defined)) == []
-    # What a channel holds is no option of the protocol's, and has its defaults here.
-    assert sorted(defined) == ["channel_bytes", "channel_messages"]
+    # What a channel holds and a batch reads are no options of the protocol.
+    assert sorted(defined) == ["channel_bytes", "channel_messages", "target_batch"]
 
 
 @pytest.mark.parametrize("default", [MASTER_DEFAULT, STORE_DEFAULT])

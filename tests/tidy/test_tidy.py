@@ -167,6 +167,17 @@ def module_docstring_too_short(file: PythonFile) -> Iterator[str]:
         yield f"1: the module's docstring needs at least {DOCSTRING_LINES_MIN} lines of text"
 
 
+def contract_undocumented(file: PythonFile) -> Iterator[str]:
+    """Find exported names and ports, and their public methods, that have no docstring."""
+    for node in file.tree.body:
+        if not isinstance(node, FunctionNode | ast.ClassDef):
+            continue
+        if is_port(node) or (file.path, node.name) in exported():
+            for part in [node, *public_methods(node)]:
+                if not ast.get_docstring(part):
+                    yield f"{part.lineno}: {part.name} is part of a contract, and has no docstring"
+
+
 def banned_word_in_name(file: PythonFile) -> Iterator[str]:
     named = [(1, part) for part in Path(file.path).with_suffix("").parts]
     named += [
@@ -267,6 +278,36 @@ def crowded_folders(
         needed = max(counts[folder], FOLDER_MODULES_MAX)
         if most > needed or needed == FOLDER_MODULES_MAX:
             yield f"{folder}: {counts[folder]} modules, its exception allows {most}; lower it"
+
+
+def is_port(node: FunctionNode | ast.ClassDef) -> bool:
+    """Say whether a class is a contract that others fulfil."""
+    bases = node.bases if isinstance(node, ast.ClassDef) else []
+    names = {ast.unparse(base).partition("[")[0] for base in bases}
+    return bool({"ABC", "Protocol"} & names) and not node.name.startswith("_")
+
+
+def public_methods(node: FunctionNode | ast.ClassDef) -> Iterator[FunctionNode]:
+    """Find the methods of a class that are more than another signature of one that follows."""
+    for part in node.body if isinstance(node, ast.ClassDef) else []:
+        if not isinstance(part, FunctionNode) or part.name.startswith("_"):
+            continue
+        if not any(ast.unparse(one) == "overload" for one in part.decorator_list):
+            yield part
+
+
+@cache
+def exported() -> frozenset[tuple[str, str]]:
+    """What users import, as the file that defines it and the name there."""
+    names: set[tuple[str, str]] = set()
+    for path in SOURCE:
+        for node in load(path).tree.body:
+            if isinstance(node, ast.Assign) and assigned(node) == ["__all__"]:
+                names |= {(path, name) for name in ast.literal_eval(node.value)}
+            if path in PACKAGE_ROOTS and isinstance(node, ast.ImportFrom) and node.module:
+                defined = f"src/{node.module.replace('.', '/')}.py"
+                names |= {(defined, alias.name) for alias in node.names}
+    return frozenset(names)
 
 
 def words_of(name: str) -> list[str]:
@@ -400,6 +441,11 @@ def test_a_source_module_says_what_it_is() -> None:
     check(module_docstring_too_short, SOURCE)
 
 
+def test_an_exported_name_or_a_port_says_what_it_promises() -> None:
+    assert len(exported()) > 10
+    check(contract_undocumented, SOURCE)
+
+
 def test_a_name_says_what_the_thing_does() -> None:
     check(banned_word_in_name, CODE)
 
@@ -458,6 +504,10 @@ RULE_BREAKERS: list[tuple[Rule, str, str]] = [
     (outside_of_packages, "src/cutwater/no_package/example.py", "x = 1"),
     (module_docstring_too_short, MODULE, "x = 1"),
     (module_docstring_too_short, MODULE, '"""One line."""'),
+    (contract_undocumented, MODULE, "class A(Protocol): ..."),
+    (contract_undocumented, MODULE, "class A(Lock, Protocol[T]): ..."),
+    (contract_undocumented, MODULE, 'class A(ABC):\n    """A."""\n    def f(self): ...'),
+    (contract_undocumented, "src/cutwater/operations/fork.py", "def fork(): ..."),
     (banned_word_in_name, MODULE, "class BarrierManager: ..."),
     (banned_word_in_name, MODULE, "def append_helper(): ..."),
     (banned_word_in_name, "src/cutwater/utils.py", ""),
@@ -491,6 +541,9 @@ RULE_KEEPERS: list[tuple[Rule, str, str]] = [
     (too_many_parameters, MODULE, "class A:\n    def f(self, a, b, c, d, *e, f): ..."),
     (package_root_does_work, PACKAGE_ROOT, '"""Doc."""\nfrom a import b\n__all__ = ["b"]'),
     (outside_of_packages, MODULE, "x = 1"),
+    (contract_undocumented, MODULE, 'class A(Protocol):\n    """A."""\n    def _f(self): ...'),
+    (contract_undocumented, MODULE, "class A:\n    def f(self): ...\ndef fork(): ..."),
+    (contract_undocumented, MODULE, "class _A(Protocol): ..."),
     (banned_word_in_name, MODULE, "class SimpleTimplement: ..."),
     (listing_incomplete, MODULE, "__all__ = ['f']\nimport a\ndef f(): ...\ndef _g(): ..."),
     (listing_incomplete, MODULE, "def f(): ..."),

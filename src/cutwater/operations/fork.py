@@ -113,11 +113,7 @@ def make_fork(
     allow_forgotten: bool = False,
     clock: Clock = SYSTEM_CLOCK,
 ) -> Fork:
-    """Do what `fork` does, with the original's store and the fork's store opened.
-
-    Raises:
-        CutwaterError: As `fork` does.
-    """
+    """Do what `fork` does, with the original's store and the fork's store opened."""
     backend, into = stores
     _check_name(into, new)
     pipeline, identity = identify(backend, pipeline)
@@ -194,9 +190,7 @@ def _plan(pipeline: str, target: Candidate) -> Cut:
 def _all_targets(pipeline: str, original: PipelineStore, log: LogView) -> tuple[StoredTarget, ...]:
     """Return every target of the original's sinks, past ones and forbidden ones included.
 
-    Raises:
-        MoveRefused: If the targets are not known: the pipeline was adopted by a version that did
-            not record them.
+    They are not known if the pipeline was adopted by a version that did not record them.
     """
     recorded = original.targets.possible(log)
     found = {target.place: target for targets in recorded for target in targets.values()}

@@ -23,9 +23,6 @@ class OfflinePipeline:
     """A stopped pipeline: its store, and the sinks that could be opened.
 
     Attributes:
-        name: The pipeline's name.
-        targets: The current targets of its sinks.
-        sinks: The sinks that are open.
         unopened: Why the other sinks are not.
     """
 
@@ -39,9 +36,7 @@ class OfflinePipeline:
 def open_offline(backend: Backend, name: str) -> OfflinePipeline:
     """Open a pipeline and its sinks, without the pipeline file.
 
-    Raises:
-        ConfigError: If the store has no pipeline of that name.
-        MoveRefused: If the store does not record where its sinks write.
+    MoveRefused if the store does not record where its sinks write.
     """
     name, pipeline = identify(backend, name)
     store = PipelineStore.of(backend, pipeline)
@@ -73,11 +68,7 @@ def _describe_replacement(target: StoredTarget, opened: object) -> str | None:
 
 
 def candidates(store: PipelineStore, log: LogView) -> tuple[Candidate, ...]:
-    """Read all decided checkpoints that still exist, oldest first.
-
-    Raises:
-        NewerFormat: If a manifest is of a newer Cutwater.
-    """
+    """Read all decided checkpoints that still exist, oldest first."""
     there = set(store.manifests.ids())
     decided = (decision for decision in log.decisions if decision.checkpoint_id in there)
     return tuple(Candidate(decision, store.manifests.find(decision)) for decision in decided)
@@ -88,10 +79,6 @@ def check_objects_stay(pipeline: str, store: PipelineStore, target: Candidate) -
 
     The manifest usually shows that (`check_still_there`). A store that loses the delete of a
     manifest leaves one whose objects are gone.
-
-    Raises:
-        MoveRefused: If an object is missing.
-        StoreError: If the store cannot be read.
     """
     cut = target.cut
     if cut is None:
@@ -110,9 +97,6 @@ def check_still_there(pipeline: str, store: PipelineStore, target: Candidate) ->
     Retention deletes a manifest before the objects it names, and checks for a newer claim before
     each. So a manifest that exists after a claim proves that its objects stay; and objects that are
     missing together with their manifest were deleted, not damaged.
-
-    Raises:
-        MoveRefused: If the manifest no longer exists.
     """
     if store.manifests.find(target.decision) != target.cut:
         reason = f"{target.title} is no longer kept, and was deleted while it was looked at"

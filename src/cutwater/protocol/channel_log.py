@@ -33,8 +33,6 @@ class Bound(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """A control message and its place."""
-
     place: Place
     message: Control
 
@@ -60,7 +58,10 @@ class _Reader:
 
 
 class ChannelLog:
-    """The index of one channel in one generation."""
+    """The index of one channel in one generation.
+
+    A place that the log does not hold is a `ProtocolViolation`.
+    """
 
     def __init__(
         self,
@@ -70,17 +71,7 @@ class ChannelLog:
         base: Place = START,
         events: Iterable[Event] = (),
     ) -> None:
-        """Create the index of a new or restored channel.
-
-        Args:
-            channel: Name of the channel.
-            readers: The readers, fixed for the generation, with their positions.
-            base: The place of the first Event held.
-            events: The Events of a restored channel, in order (rule F29).
-
-        Raises:
-            ProtocolViolation: If a reader's position is outside what the channel holds.
-        """
+        """Create the index of a new channel, or of a restored one with its Events (rule F29)."""
         self.channel = channel
         self._events: dict[int, tuple[Place, Event]] = {}
         self._base = base
@@ -107,13 +98,10 @@ class ChannelLog:
     # -- the producer
 
     def append(self, message: Message) -> Place:
-        """Append a message to the log.
+        """Append a message and return the end of the log.
 
         An Event of a batch that is already in the log is ignored: appending is idempotent.
         Barriers are accepted whatever the bound.
-
-        Returns:
-            The end of the log.
 
         Raises:
             ProtocolViolation: After EndOfInput, for an Event without rows, or for a barrier
@@ -166,12 +154,8 @@ class ChannelLog:
         """Return whether the producer may append one more Event.
 
         The check comes before appending and does not know the size of the Event, so one Event
-        larger than the bound can still be appended (rule F24).
-
-        Args:
-            bound: How far the slowest reader may lag.
-            lets_barrier_out: The Event ends at a held barrier, which could then be emitted. One
-                such Event may exceed the bound, never more.
+        larger than the bound can still be appended (rule F24). One Event that ends at a held
+        barrier (`lets_barrier_out`) may exceed the bound, never more.
         """
         messages = bound.messages + lets_barrier_out
         size_bytes = bound.size_bytes * (1 + lets_barrier_out)
@@ -199,7 +183,6 @@ class ChannelLog:
         return self._end
 
     def holds(self, reader: ReaderId, checkpoint_id: CheckpointId) -> bool:
-        """Return whether the barrier of an attempt would stop the reader."""
         return self._readers[reader].is_held_by(checkpoint_id)
 
     def release(self, reader: ReaderId, checkpoint_id: CheckpointId) -> None:
@@ -232,22 +215,14 @@ class ChannelLog:
         return self._end
 
     def read(self, start: Place, end: Place) -> tuple[Event, ...]:
-        """Return the Events between two places.
-
-        Raises:
-            ProtocolViolation: If any of them is not in the log.
-        """
+        """Return the Events between two places."""
         if not self._base.position <= start.position <= end.position <= self._end.position:
             text = f"{self.channel} holds {self._base}..{self._end}, not {start}..{end}."
             raise ProtocolViolation(text)
         return tuple(self._events[index][1] for index in range(start.position, end.position))
 
     def place(self, position: int) -> Place:
-        """Return the place before the Event with that ordinal, or the end.
-
-        Raises:
-            ProtocolViolation: If the Event is not in the log.
-        """
+        """Return the place before the Event with that ordinal, or the end."""
         if position == self._end.position:
             return self._end
         if position not in self._events:
@@ -300,12 +275,10 @@ class ChannelLog:
         self._protected[(checkpoint_id, reader)] = start
 
     def unprotect(self, checkpoint_id: CheckpointId, reader: ReaderId) -> None:
-        """End the protection of one attempt, if there is one."""
         self._protected.pop((checkpoint_id, reader), None)
 
     @property
     def is_protected(self) -> bool:
-        """Whether an attempt records or uploads Events of the channel."""
         return bool(self._protected)
 
     def free(self) -> tuple[Event, ...]:
@@ -344,17 +317,14 @@ class ChannelLog:
 
     @property
     def base(self) -> Place:
-        """The place of the first Event held."""
         return self._base
 
     @property
     def end(self) -> Place:
-        """The place after the last Event."""
         return self._end
 
     @property
     def controls(self) -> int:
-        """Number of control messages held."""
         return self._control_end - self._control_base
 
     @property
@@ -364,15 +334,12 @@ class ChannelLog:
 
     @property
     def ended(self) -> bool:
-        """Whether EndOfInput is in the log."""
         return self._ended
 
     def position(self, reader: ReaderId) -> Place:
-        """Return the reader's position."""
         return self._readers[reader].position
 
     def backlog(self, reader: ReaderId) -> Bound:
-        """Return the number of messages and bytes that the reader has not read."""
         position = self._readers[reader].position
         return Bound(
             self._end.position - position.position, self._end.log_bytes - position.log_bytes

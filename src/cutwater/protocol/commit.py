@@ -15,7 +15,7 @@ from enum import Enum, auto
 from typing import Final
 
 from cutwater.errors import ProtocolViolation
-from cutwater.ids import BatchId, CheckpointId, PipelineId, SinkId, Slot, StepId
+from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot, StepId
 from cutwater.protocol.checkpoint.failure import backoff_ms
 from cutwater.protocol.cut import Committable, Cut, StepSnapshot, Version
 from cutwater.protocol.lost_commit import Recorded
@@ -46,12 +46,9 @@ def plan_commit(
     """Choose between commit point and recovery point, and gather the staged output.
 
     Args:
-        snapshots: The cut's snapshots.
-        sinks: All sinks of the pipeline.
         carried: What earlier cuts prepared and no sink has committed.
         decided: Each step's batch in the last decided cut: output staged up to that batch is
             already in that cut, whatever the snapshot lists (rule F8).
-        options: Whether unaligned cuts commit too.
         due: Whether a commit is due (`CommitPace`).
     """
     pending = {sink: list(carried.get(sink, ())) for sink in sinks}
@@ -90,7 +87,6 @@ class CommitPermit:
             raise ProtocolViolation(message)
 
     def key(self, sink: SinkId) -> str:
-        """Return the idempotence key of one sink's commit."""
         return f"{self.pipeline}/{sink}/{self.slot}"
 
 
@@ -99,9 +95,35 @@ def grant(pipeline: PipelineId, slot: Slot, checkpoint_id: CheckpointId) -> Comm
     return CommitPermit(pipeline, slot, checkpoint_id, _SEAL)
 
 
-class CommitterState(Enum):
-    """Whether sinks are busy with a decision."""
+@dataclass(frozen=True, slots=True)
+class ShowPermit:
+    """The right of one generation to publish batches before their checkpoint (F33, ADR 0021).
 
+    With `visibility="batch"` a sink publishes every batch as soon as it is staged. Published rows
+    may be revised: after a failure the sink is rolled back to the cut, before anything is replayed.
+    Recovery grants the permit after it has rolled the sink back in the name of its claim. The
+    rollback writes the claim's slot, higher than any slot of its predecessors, into the target, and
+    a batch is published only while that slot is the newest one there. A paused predecessor finds
+    its successor's slot and publishes nothing more.
+    """
+
+    pipeline: PipelineId
+    slot: Slot
+    generation: Generation
+    seal: object = field(repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if self.seal is not _SEAL:
+            message = "a permit to publish batches comes from a written claim only."
+            raise ProtocolViolation(message)
+
+
+def grant_shows(pipeline: PipelineId, claim: Slot, generation: Generation) -> ShowPermit:
+    """Create the permit of a claim that was read back from the log, by its slot."""
+    return ShowPermit(pipeline, claim, generation, _SEAL)
+
+
+class CommitterState(Enum):
     IDLE = auto()
     """Every decision has been committed and recorded."""
     COMMITTING = auto()
@@ -112,8 +134,6 @@ class CommitterState(Enum):
 
 
 class CommitterTrigger(Enum):
-    """What changes the state of the committer."""
-
     DECIDED = auto()
     BUDGET_SPENT = auto()
     SINK_DONE = auto()
@@ -144,8 +164,6 @@ class CommitSink:
     """Let one sink act on the decision: commit in order, or roll back to a version.
 
     Attributes:
-        permit: The permit of the decision.
-        restore: Whether to roll back instead.
         version: The version to roll back to; None for the beginning.
         shown: What the sink showed before a checkpoint's decision; None if unknown.
         last_write: The last recorded decision that made the sink write; None if unknown.
@@ -177,11 +195,7 @@ class RecordCommit:
 class CommitBlocked:
     """A sink, or the record, has failed for longer than the budget; retries continue.
 
-    Attributes:
-        slot: The decision.
-        sink: The sink that has not acted; None if all have and the store does not accept the
-            record.
-        reason: Human-readable: why not.
+    Without a sink all sinks have acted and the store does not accept the record.
     """
 
     slot: Slot
@@ -200,7 +214,11 @@ class _Retry:
 
 
 class Committer:
-    """Carries one decision at a time through all sinks."""
+    """Carries one decision at a time through all sinks.
+
+    A decision before the previous one is finished, or a record before all sinks have acted, is a
+    `ProtocolViolation`.
+    """
 
     def __init__(self, pipeline: PipelineId, options: CommitOptions) -> None:
         self._pipeline = pipeline
@@ -215,11 +233,7 @@ class Committer:
         self._record_failures = 0
 
     def decided(self, slot: Slot, cut: Cut, now_ms: int) -> tuple[CommitCommand, ...]:
-        """Start with a written decision; a recovery point needs no action.
-
-        Raises:
-            ProtocolViolation: If the previous decision is not finished.
-        """
+        """Start with a written decision; a recovery point needs no action."""
         if not cut.commit_point:
             if self._state is not CommitterState.IDLE:
                 COMMITTER.next(self._state, CommitterTrigger.DECIDED)
@@ -309,11 +323,7 @@ class Committer:
         )
 
     def recorded(self, slot: Slot) -> Mapping[SinkId, Version] | None:
-        """Note that the record is written; return what is visible now, or None for another slot.
-
-        Raises:
-            ProtocolViolation: If a sink has not acted yet.
-        """
+        """Note that the record is written; return what is visible now, or None for another slot."""
         if self._current(slot) is None:
             return None
         self._check_all_have_acted(slot)
@@ -326,9 +336,6 @@ class Committer:
 
         Nothing can be decided until the record is written, and a stop does not wait for it:
         recovery repeats the commit. Therefore it is reported at once, and only once.
-
-        Raises:
-            ProtocolViolation: If a sink has not acted yet.
         """
         if self._current(slot) is None:
             return ()
@@ -351,7 +358,6 @@ class Committer:
         return permit if permit is not None and permit.slot == slot else None
 
     def waits_for(self, slot: Slot, sink: SinkId) -> bool:
-        """Return whether this sink still has to act on this decision."""
         return self._current(slot) is not None and sink in self._work
 
     @property
@@ -367,5 +373,4 @@ class Committer:
 
     @property
     def state(self) -> CommitterState:
-        """Whether a decision is being committed, and whether the commit is blocked."""
         return self._state

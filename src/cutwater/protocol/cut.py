@@ -82,20 +82,14 @@ class StepSnapshot:
     """One step's part of a checkpoint. Everything in it belongs to one instant (I5).
 
     Attributes:
-        checkpoint_id: The attempt.
-        generation: The generation that took it.
         batch: The last batch appended before the barrier, `NO_BATCH` for none.
-        positions: The step's position on each input.
-        barriers: The place of the barrier on each input.
         output: The place of the step's own barrier in its output.
         output_batch: The batch of the last Event before `output` in this generation, or
             `NO_BATCH`.
         in_flight: What lies between positions and barriers.
         offsets: Positions in outside streams, per stream and partition, as opaque text;
             `NO_OFFSET` for a stream that starts after this snapshot.
-        watermark_ms: The step's event-time watermark.
         owes_batch: Whether a batch without new data is due (rule F22).
-        state: The files of the step's state.
         staged: What the sink's writer staged and no decided cut holds yet.
         cause: Why the barrier was emitted.
         finished: Whether the step had reached its end of input.
@@ -120,22 +114,19 @@ class StepSnapshot:
 
     @property
     def has_events(self) -> bool:
-        """Whether any in-flight Event was recorded."""
         return any(part.events for part in self.in_flight)
 
     @property
     def in_flight_bytes(self) -> int:
-        """Number of in-flight bytes recorded."""
         return sum(event.event.size_bytes for part in self.in_flight for event in part.events)
 
     @property
     def size_bytes(self) -> int:
-        """Size of the snapshot in bytes: state and in-flight data."""
+        """State and in-flight data."""
         return sum(blob.size_bytes for blob in self.state) + self.in_flight_bytes
 
     @property
     def blobs(self) -> frozenset[BlobRef]:
-        """Every object of the state and of the in-flight data."""
         recorded = (
             blob for part in self.in_flight for event in part.events for blob in event.blobs
         )
@@ -154,15 +145,9 @@ class Cut:
     """The global checkpoint: everything that recovery needs, as its manifest describes it.
 
     Attributes:
-        generation: The generation that took it.
-        kind: What was requested.
-        name: The savepoint's name, if it is one.
-        started_at_ms: When the attempt started.
-        snapshots: One per step.
         commit: What every sink commits after the decision; for a commit point, one entry per
             sink, empty for a sink that has nothing new.
         carried: What sinks prepared and a later commit point will commit (rule F3).
-        commit_point: Whether sinks commit at this cut.
         visible: The version every sink showed before this decision.
         last_writes: The slot of the last recorded decision that made each sink write; a sink for
             which this is unknown is absent.
@@ -189,25 +174,21 @@ class Cut:
 
     @property
     def in_flight_bytes(self) -> int:
-        """Number of in-flight bytes recorded, over all steps."""
         return sum(snapshot.in_flight_bytes for snapshot in self.snapshots.values())
 
     @property
     def is_aligned(self) -> bool:
-        """Whether nothing was in flight anywhere."""
         return not any(snapshot.in_flight for snapshot in self.snapshots.values())
 
     @property
     def size_bytes(self) -> int:
-        """Size of the cut in bytes, over all steps, each counted once."""
+        """Size over all steps, each counted once."""
         return sum(snapshot.size_bytes for snapshot in self.snapshots.values())
 
     def blobs(self, *, committed: bool) -> frozenset[BlobRef]:
         """Return every object that a restore of this cut needs.
 
-        Args:
-            committed: Whether the sinks have acted on it: committed rows then belong to the
-                sinks, and only what is still carried must be kept.
+        Once committed, rows belong to the sinks, and only what is still carried must be kept.
         """
         pending = (*self.carried.values(), *(() if committed else self.commit.values()))
         staged = frozenset(
@@ -236,11 +217,7 @@ class Cut:
 
 
 def faults(topology: Topology, snapshots: Mapping[StepId, StepSnapshot]) -> tuple[str, ...]:
-    """Check the cut equation.
-
-    Returns:
-        One sentence per contradiction; empty for a consistent cut.
-    """
+    """Check the cut equation; return one sentence per contradiction."""
     found: list[str] = []
     missing = sorted(topology.participants - set(snapshots))
     unknown = sorted(set(snapshots) - topology.participants)
@@ -272,9 +249,7 @@ def faults(topology: Topology, snapshots: Mapping[StepId, StepSnapshot]) -> tupl
 def lacks_state(snapshot: StepSnapshot, identity: StepIdentity | None) -> bool:
     """Return whether a snapshot has lost its files: a query has at least the logs of its batches.
 
-    Args:
-        snapshot: The snapshot.
-        identity: What its step is. Without an identity the answer is False.
+    Without an identity the answer is False.
     """
     is_query = identity is not None and identity.is_query
     return is_query and snapshot.batch != NO_BATCH and not snapshot.state

@@ -15,8 +15,6 @@ from cutwater.protocol.transitions import invariant
 
 
 class DecisionOutcome(Enum):
-    """The result of trying to create a slot."""
-
     WRITTEN = auto()
     """The slot holds this process's entry, also if a repeated create found it there."""
     TAKEN = auto()
@@ -40,12 +38,7 @@ class Decision:
 
     Attributes:
         slot: Its place in the log; together with the pipeline's uuid the sinks' idempotence key.
-        generation: The generation that decided.
         nonce: Written by the creator of the entry, to recognise it after a lost answer (F15).
-        kind: What was decided.
-        checkpoint_id: The manifest's number.
-        manifest_sha256: The manifest's hash.
-        commit_point: Whether sinks act on this decision.
         origin: For a rewind, the slot of the cut it makes current again.
     """
 
@@ -69,11 +62,7 @@ class LogView:
     entries: tuple[LogEntry, ...] = ()
 
     def __post_init__(self) -> None:
-        """Refuse a log with holes: it is damaged, and guessing would lose data.
-
-        Raises:
-            InvariantBroken: If slots are not consecutive from 1.
-        """
+        """Refuse a log with holes: it is damaged, and guessing would lose data."""
         for index, entry in enumerate(self.entries):
             invariant(entry.slot == index + 1, "I7", f"slot {index + 1} of the log is missing")
 
@@ -129,8 +118,19 @@ class LogView:
         return before[-1].generation if before else decision.generation
 
     def at(self, slot: Slot) -> LogEntry:
-        """Return the entry in a slot that has been read."""
         return self.entries[slot - 1]
+
+
+def repeated_checkpoint(
+    log: LogView, checkpoint_id: CheckpointId, origin: Slot | None
+) -> CheckpointId:
+    """Return the checkpoint that a cut repeats, through all rewinds; its own if it is none."""
+    decided = {decision.slot: decision for decision in log.decisions}
+    found = checkpoint_id
+    # A rewind goes back to an earlier slot, so this ends.
+    while origin is not None and origin in decided:
+        found, origin = decided[origin].checkpoint_id, decided[origin].origin
+    return found
 
 
 def uncommitted(log: LogView, committed_through: Slot) -> tuple[Decision, ...]:
@@ -138,10 +138,6 @@ def uncommitted(log: LogView, committed_through: Slot) -> tuple[Decision, ...]:
 
     A decision that a later rewind undoes is left out: the rewind restores its sinks to an older
     state anyway, and its staged rows may be exactly what is damaged.
-
-    Args:
-        log: The log.
-        committed_through: The newest slot known to be committed on every sink.
     """
     rewinds = [decision for decision in log.decisions if decision.origin is not None]
     return tuple(

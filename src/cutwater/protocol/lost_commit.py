@@ -16,11 +16,9 @@ from cutwater.protocol.cut import NO_TARGET, Cut, Version
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """What the store has recorded about a target.
+    """What the store has recorded about a target: the last slot that made the sink write.
 
-    Attributes:
-        slot: The last decision that made the sink write.
-        version: The version the target showed then or later; None if unknown.
+    The version is what the target showed then or later; None if unknown.
     """
 
     slot: Slot
@@ -60,10 +58,6 @@ def last_writes(slot: Slot, cut: Cut) -> dict[SinkId, Slot]:
     """Return, for each sink, the last decision that made it write, once a cut is committed.
 
     A rewind that leaves the sinks as they are accepts what they show: nothing is known of them.
-
-    Args:
-        slot: The slot of the cut's decision.
-        cut: The cut.
     """
     wrote = {sink for sink, staged in cut.commit.items() if staged} | cut.restores.keys()
     return {**cut.last_writes, **dict.fromkeys(wrote, slot)}
@@ -80,10 +74,7 @@ def recorded_of(
 class Past:
     """A kept, committed checkpoint, and what one sink had written at that time.
 
-    Attributes:
-        cut: The checkpoint.
-        recorded: What the sink's target held then; None if nothing.
-        version: The version it showed then; None for its beginning.
+    Without `recorded` it held nothing; without a version it showed its beginning.
     """
 
     cut: Cut

@@ -36,7 +36,6 @@ class Place(NamedTuple):
     log_bytes: int
 
     def after(self, size_bytes: int) -> "Place":
-        """Return the place after one more Event of that size."""
         return Place(self.position + 1, self.log_bytes + size_bytes)
 
     def __str__(self) -> str:
@@ -54,7 +53,6 @@ class Event:
     Attributes:
         batch: The producer's batch. A channel holds at most one Event per batch.
         rows: Number of rows, at least 1: a batch without rows appends nothing (rule F23).
-        size_bytes: Total size of its files.
         files: The files with the rows, relative to the channel's directory (rule F29).
     """
 
@@ -105,8 +103,7 @@ class Barrier:
         checkpoint_id: The attempt's number, at least 1.
         epoch: The generation that runs the attempt, at least 1. The coordinator sets it, never
             the source that polls.
-        flags: What the steps must do.
-        started_at_ms: When the attempt started, on the coordinator's clock.
+        started_at_ms: On the coordinator's clock.
     """
 
     checkpoint_id: CheckpointId
@@ -115,11 +112,7 @@ class Barrier:
     started_at_ms: int = 0
 
     def __post_init__(self) -> None:
-        """Refuse a barrier that no step could interpret.
-
-        Raises:
-            ProtocolViolation: If a number does not fit or flags contradict each other.
-        """
+        """Refuse a barrier that no step could interpret."""
         for name, value, lowest in (
             ("checkpoint id", self.checkpoint_id, 1),
             ("epoch", self.epoch, 1),
@@ -140,31 +133,25 @@ class Barrier:
 
     @property
     def is_full_snapshot(self) -> bool:
-        """Whether the snapshot must be self-contained."""
         return Flag.FULL_SNAPSHOT in self.flags
 
     @property
     def is_drain(self) -> bool:
-        """Whether sources stop after this barrier."""
         return Flag.DRAIN in self.flags
 
     @property
     def is_cancel(self) -> bool:
-        """Whether the barrier only records that the attempt has ended."""
         return Flag.CANCEL in self.flags
 
     @property
     def is_unaligned(self) -> bool:
-        """Whether the barrier has overtaken data."""
         return Flag.UNALIGNED in self.flags
 
     @property
     def may_overtake(self) -> bool:
-        """Whether a step may let this barrier overtake data."""
         return not self.flags & (_ALIGNED_ONLY | Flag.CANCEL)
 
     def overtaking(self) -> "Barrier":
-        """Return the same barrier, flagged UNALIGNED."""
         return replace(self, flags=self.flags | Flag.UNALIGNED)
 
     def cancelled(self) -> "Barrier":
@@ -172,16 +159,10 @@ class Barrier:
         return replace(self, flags=Flag.CANCEL)
 
     def pack(self) -> bytes:
-        """Return the packed form, `BARRIER_BYTES` long."""
         return _LAYOUT.pack(self.checkpoint_id, self.epoch, int(self.flags), self.started_at_ms)
 
     @classmethod
     def unpack(cls, packed: bytes) -> "Barrier":
-        """Read the packed form back.
-
-        Raises:
-            ProtocolViolation: If the bytes are not a packed barrier.
-        """
         if len(packed) != BARRIER_BYTES:
             message = f"a packed barrier has {BARRIER_BYTES} bytes, not {len(packed)}."
             raise ProtocolViolation(message)

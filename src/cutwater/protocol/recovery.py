@@ -53,9 +53,7 @@ class RecoveryFacts:
     """What has been observed so far.
 
     Attributes:
-        log: The log, read completely.
         nonce: What this process wrote into its claim; identifies the claim in the log.
-        committed_through: The newest slot whose commit is recorded.
         committed: What each recorded commit made visible, newest record only.
         highest_id: The highest attempt id ever taken, wherever it left a trace.
         manifests: The manifests read so far; None for one that cannot be read or whose hash
@@ -118,11 +116,7 @@ class RepeatCommit:
 
 @dataclass(frozen=True, slots=True)
 class CheckTargets:
-    """Check that every target holds what is recorded of it; refuse if one does not (F43).
-
-    Attributes:
-        recorded: What is known about the targets that sinks have written to.
-    """
+    """Check that every target holds what is recorded of it; refuse if one does not (F43)."""
 
     recorded: Mapping[SinkId, Recorded]
 
@@ -132,7 +126,6 @@ class TakeBack:
     """Roll a sink back to the cut, in the name of the claim, before anything is replayed.
 
     Attributes:
-        claim: The claim of this process.
         version: What it showed at its last commit; None for its beginning.
         carried: What the cut carries for it: published again at once, before new rows.
     """
@@ -167,10 +160,7 @@ class RefusalReason(Enum):
 class Refuse:
     """Stop; the way out is a rewind to a sound cut, which a user decides.
 
-    Attributes:
-        reason: Why.
-        decision: The decision that cannot be used; None if the log itself cannot be used.
-        damages: What is wrong with its objects.
+    Without a decision, the log itself cannot be used.
     """
 
     reason: RefusalReason
@@ -209,13 +199,9 @@ def own_claim(log: LogView, nonce: str) -> Claim | None:
 def taken_over(log: LogView, tried: Collection[Claim]) -> tuple[Generation, Generation] | None:
     """Return whether another process has claimed the pipeline after this one.
 
-    Args:
-        log: The log.
-        tried: All claims that this process has tried to write; empty if it never tried.
-
-    Returns:
-        This process's newest generation and the one that owns the pipeline now; None if this
-        process owns it, or never claimed it.
+    `tried` holds all claims that this process has tried to write. The result is this process's
+    newest generation and the one that owns the pipeline now; None if this process owns it, or
+    never claimed it.
     """
     claims = [entry for entry in log.entries if isinstance(entry, Claim)]
     nonces = {claim.nonce for claim in tried}
@@ -231,7 +217,6 @@ def taken_over(log: LogView, tried: Collection[Claim]) -> tuple[Generation, Gene
 
 
 def next_action(facts: RecoveryFacts) -> RecoveryAction:
-    """Choose the next action."""
     log = facts.log
     claim = own_claim(log, facts.nonce)
     if lacks_decision(log, facts.committed_through):

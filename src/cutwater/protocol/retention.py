@@ -28,11 +28,8 @@ class StoredObject:
 class RetentionPlan:
     """What to delete, in this order: manifests oldest first, then unreferenced objects.
 
-    Attributes:
-        manifests: Cuts that are no longer kept.
-        objects: Objects that no kept cut needs.
-        unreadable: Kept cuts whose manifest cannot be read. What they need is unknown, so nothing
-            is deleted while there is such a cut.
+    `unreadable` are kept cuts whose manifest cannot be read. What they need is unknown, so nothing
+    is deleted while there is such a cut.
     """
 
     manifests: tuple[CheckpointId, ...]
@@ -48,12 +45,7 @@ def kept(
 ) -> tuple[Decision, ...]:
     """Return the decisions whose cuts must stay, oldest first.
 
-    Args:
-        log: The log.
-        committed_through: The newest slot whose commit is recorded.
-        retained: How many checkpoints are kept in addition to savepoints.
-        dropped: Savepoints and other cuts that their owner has dropped. Such a cut stays only
-            while it is the head, or while its sinks may not have acted.
+    A dropped cut stays only while it is the head, or while its sinks may not have acted.
     """
     decisions = log.decisions
     waiting = uncommitted(log, committed_through)
@@ -75,15 +67,9 @@ def plan_retention(
 ) -> RetentionPlan:
     """Return what may be deleted.
 
-    Args:
-        log: The log.
-        keep: The decisions that stay (`kept`).
-        cuts: Every manifest in the store that can be read.
-        found: Every object in the store, staged output included.
-        committed_through: The newest slot whose commit is recorded.
-        generation: The generation that collects. Output that its own writers have staged is not
-            deleted until a decided cut has held it: an undecided manifest may name rows that the
-            next cut has yet to hold.
+    `cuts` and `found` are all readable manifests and all objects of the store, staged output
+    included. Output that the collecting generation's own writers have staged is not deleted until a
+    decided cut has held it: an undecided manifest may name rows that the next cut has yet to hold.
     """
     unreadable = tuple(
         decision.checkpoint_id for decision in keep if decision.checkpoint_id not in cuts
@@ -126,12 +112,7 @@ def staged_to_keep(
 
     That is what a cut carries, also if a later cut has committed it: a rewind to the first cut
     commits it again. It is also what a cut commits, until the commit is recorded: recovery repeats
-    the commit.
-
-    Args:
-        log: The log.
-        cuts: The cuts that stay; everything of an undecided cut is kept.
-        committed_through: The newest slot whose commit is recorded.
+    the commit. Everything of an undecided cut is kept.
     """
     recorded = {
         decision.checkpoint_id for decision in log.decisions if decision.slot <= committed_through
@@ -150,11 +131,6 @@ def reusable(cuts: Iterable[Cut], barrier: Barrier, *, incremental: bool) -> Map
 
     Only what a kept cut names counts; the mere existence of an object proves nothing (rule F7). A
     self-contained attempt reuses nothing.
-
-    Args:
-        cuts: The cuts that stay.
-        barrier: The attempt's barrier.
-        incremental: Whether reuse is enabled.
     """
     if barrier.is_full_snapshot or not incremental:
         return {}

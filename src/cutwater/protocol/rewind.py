@@ -37,11 +37,8 @@ class RewindFacts:
     """What was observed about the cut to rewind to.
 
     Attributes:
-        target: Its decision.
         cut: Its manifest; None if it cannot be read.
-        damages: What is wrong with its objects.
         committed: What its commit made visible; None while that is not recorded.
-        unrecorded: If it is not recorded, why not.
         before: What sinks showed then that the cut does not know, because they were not part of
             the pipeline at that time: what they had committed last.
         cannot_restore: Sinks that cannot return to that version, with the reason.
@@ -74,13 +71,7 @@ class Refused:
 def plan_rewind(
     facts: RewindFacts, checkpoint_id: CheckpointId, generation: Generation
 ) -> Cut | Refused:
-    """Return the cut to decide, or why not.
-
-    Args:
-        facts: What was observed.
-        checkpoint_id: The number of the new decision, higher than all earlier ones.
-        generation: The generation that decides.
-    """
+    """Return the cut to decide, or why not; its number is higher than all earlier ones."""
     cut = facts.cut
     if cut is None:
         return Refused(RewindRefusal.MANIFEST_UNREADABLE)
@@ -120,13 +111,6 @@ def plan_rewind(
 
 
 def why_unrecorded(log: LogView, decision: Decision, committed_through: Slot) -> RewindRefusal:
-    """Return why no commit is recorded for a commit point.
-
-    Args:
-        log: The log.
-        decision: The decision without a record.
-        committed_through: The newest slot whose commit is recorded.
-    """
     if decision in uncommitted(log, committed_through):
         return RewindRefusal.NOT_COMMITTED
     left_behind = any(
@@ -142,10 +126,6 @@ def plan_fork(cut: Cut, shared_targets: tuple[SinkId, ...] = ()) -> Cut | Refuse
     The fork carries no committables, and its sinks show nothing yet: they write to other tables,
     and the fork's uuid gives other idempotence keys. A fork of a savepoint starts with a
     checkpoint: the savepoint stays with the original.
-
-    Args:
-        cut: The cut to start from.
-        shared_targets: Sinks whose target is still that of the original.
     """
     if shared_targets:
         return Refused(RewindRefusal.SAME_TARGET, tuple(shared_targets))

@@ -64,14 +64,10 @@ RUN: Final = TransitionTable(
 class Lifecycle:
     """The state of one run, and the plain stop that was requested, if one was.
 
-    Attributes:
-        state: Where the run is.
-        stop_requested: Whether a plain stop was requested.
-        saves: Whether that stop wants a last checkpoint.
+    `saves` is whether that stop wants a last checkpoint.
     """
 
     def __init__(self) -> None:
-        """Start."""
         self.state = RUN.initial
         self.stop_requested = False
         self.saves = False

@@ -39,8 +39,6 @@ class StopState(Enum):
 
 
 class StopTrigger(Enum):
-    """What moves the machine."""
-
     STOP = auto()
     SUPERSEDE = auto()
     QUEUE_FULL = auto()
@@ -117,7 +115,6 @@ class AttemptEnded:
     """An attempt was decided or failed.
 
     Attributes:
-        decided: Whether it became a checkpoint.
         reason: Why it failed; None if it did not.
         failure: The same as a sentence.
         output_waits: Whether sinks hold output that no commit includes yet.
@@ -153,12 +150,7 @@ StopEvent = (
 
 @dataclass(frozen=True, slots=True)
 class RequestLast:
-    """Request the last checkpoint.
-
-    Attributes:
-        request: The checkpoint.
-        at_once: Whether pending attempts give way to it.
-    """
+    """Request the last checkpoint; with `at_once` pending attempts give way to it."""
 
     request: CheckpointRequest
     at_once: bool
@@ -199,7 +191,6 @@ class Stopping:
     """The stop of one generation.
 
     Attributes:
-        state: Where it is.
         input_ended: Whether the steps ended by themselves.
         is_saved: Whether the last checkpoint was decided.
         unsaved: Why the pipeline ends without the checkpoint that was wanted; empty otherwise.
@@ -221,7 +212,6 @@ class Stopping:
         return self._request is not None
 
     def handle(self, event: StopEvent) -> Commands:
-        """Take an event and return what is to be done."""
         match event:
             case StopRequested():
                 return self._stop(event)

@@ -19,7 +19,6 @@ class StepSpec:
     """One step.
 
     Attributes:
-        step: Name of the step.
         inputs: The channels it reads, in plan order; none for a source.
         sink: The sink whose writer runs in this step, if any.
         is_sink: The step accepts only aligned checkpoints: it never overtakes, and declines an
@@ -80,12 +79,7 @@ class Topology:
     )
 
     def __post_init__(self) -> None:
-        """Refuse a shape of which no checkpoint could be taken.
-
-        Raises:
-            ConfigError: For no steps, two of one name, an unknown or later input (a cycle), or
-                two sinks of one name.
-        """
+        """Refuse no steps, two of one name, an unknown or later input, or two sinks of one name."""
         by_id: dict[StepId, StepSpec] = {}
         sinks: set[SinkId] = set()
         readers: dict[ChannelId, list[ReaderId]] = {}
@@ -152,7 +146,6 @@ class Topology:
 
     @property
     def identities(self) -> Mapping[StepId, StepIdentity]:
-        """What the steps are, as far as known."""
         return {step.step: step.identity for step in self.steps if step.identity is not None}
 
     @property

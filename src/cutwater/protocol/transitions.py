@@ -23,24 +23,13 @@ T = TypeVar("T", bound=Enum)
 
 @dataclass(frozen=True, slots=True)
 class TransitionTable(Generic[S, T]):
-    """The legal transitions of one kind of machine.
-
-    Attributes:
-        name: Name of the machine, for messages and diagrams.
-        initial: The state a new machine is in.
-        moves: The next state for each (state, trigger).
-    """
+    """The legal transitions of one kind of machine; any other is a `ProtocolViolation`."""
 
     name: str
     initial: S
     moves: Mapping[tuple[S, T], S]
 
     def next(self, state: S, trigger: T) -> S:
-        """Return the next state.
-
-        Raises:
-            ProtocolViolation: If the table has no such transition.
-        """
         following = self.moves.get((state, trigger))
         if following is None:
             message = f"{self.name}: {trigger.name} is not allowed in {state.name}."
@@ -48,11 +37,9 @@ class TransitionTable(Generic[S, T]):
         return following
 
     def allows(self, state: S, trigger: T) -> bool:
-        """Return whether the table has this transition."""
         return (state, trigger) in self.moves
 
     def terminal(self) -> frozenset[S]:
-        """Return the states that no transition leaves."""
         leaving = {state for state, _ in self.moves}
         return frozenset(state for state in self.moves.values() if state not in leaving)
 
@@ -73,15 +60,6 @@ def _name(state: Enum) -> str:
 
 
 def invariant(condition: bool, number: str, reason: str) -> None:
-    """Raise unless the condition holds.
-
-    Args:
-        condition: What must be true.
-        number: The invariant in PROTOCOL.md, `I1` to `I12`.
-        reason: What contradicts the invariant; part of the error message.
-
-    Raises:
-        InvariantBroken: If the condition is false.
-    """
+    """Raise `InvariantBroken` unless the condition holds; the numbers `I1`… are in PROTOCOL.md."""
     if not condition:
         raise InvariantBroken(number, reason)

@@ -4,11 +4,12 @@
 opened.
 """
 
-__all__ = ["console", "delta", "files", "foreach_batch", "postgres", "table"]
+__all__ = ["console", "delta", "files", "foreach_batch", "kafka", "postgres", "table"]
 
 from cutwater.sinks.catalog_table import table
 from cutwater.sinks.console import console
 from cutwater.sinks.delta.target import delta
 from cutwater.sinks.files.target import files
 from cutwater.sinks.foreach_batch import foreach_batch
+from cutwater.sinks.kafka.target import kafka
 from cutwater.sinks.postgres.target import postgres

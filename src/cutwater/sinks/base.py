@@ -20,10 +20,9 @@ from cutwater.errors import SinkError
 from cutwater.ids import BatchId, Generation, PipelineId, SinkId, Slot
 from cutwater.pipeline.nodes import SinkTarget
 from cutwater.protocol import cut
-from cutwater.protocol.commit import CommitPermit, CommitSink
+from cutwater.protocol.commit import CommitPermit, CommitSink, ShowPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
-from cutwater.protocol.showing import ShowPermit
 from cutwater.store.records.targets import StoredTarget
 
 if TYPE_CHECKING:
@@ -333,6 +332,16 @@ class KnowsSlots(Protocol):
 
 
 @runtime_checkable
+class StaysInPlace(Protocol):
+    """Optional part of a sink whose place must not change between two runs of a pipeline."""
+
+    @property
+    def stays_in_place(self) -> bool:
+        """Whether another place is a mistake that ends the start."""
+        ...
+
+
+@runtime_checkable
 class KnowsNewest(Protocol):
     """Optional part of an open sink whose target records the newest slot.
 
@@ -346,6 +355,24 @@ class KnowsNewest(Protocol):
 
         A commit without rows may leave no trace. A commit with rows and a restore always do,
         unless they returned `NO_TARGET`.
+
+        Raises:
+            SinkError: If the target cannot be inspected now.
+        """
+        ...
+
+
+@runtime_checkable
+class LooksUnnoticed(Protocol):
+    """Optional part of an open sink whose `newest` would disturb a process that commits now.
+
+    A preview may run beside the pipeline. It calls `newest_unnoticed` instead of `newest`.
+    """
+
+    def newest_unnoticed(self) -> Found:
+        """Return what `newest` returns, without any effect on another process.
+
+        It may wait longer, for a commit that another process has begun.
 
         Raises:
             SinkError: If the target cannot be inspected now.
@@ -424,28 +451,22 @@ class Rows(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class FrameRows:
-    """The rows of a DataFrame."""
-
     frame: "DataFrame"
 
     @property
     def schema(self) -> "StructType":
-        """Their columns."""
         return self.frame.schema
 
     def gathered(self) -> "FrameRows":
-        """Return the same rows, to be written by one task into one file."""
         return FrameRows(self.frame.coalesce(1))
 
     def count(self) -> int:
-        """Compute all rows and return their number."""
         # `DataFrame.count` would let Spark skip everything that is not needed to count.
         return int(self.frame._jdf.queryExecution().toRdd().count())  # noqa: SLF001
 
     def write_parquet(
         self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()
     ) -> int:
-        """Write the rows."""
         counted, frame = observed(self.frame)
         frame.write.options(**options).partitionBy(*partition_by).parquet(directory)
         return int(counted.get["rows"])
@@ -469,16 +490,8 @@ def repeat_until_found(
     """Change a target step by step until a step finds that everything is done.
 
     The result of a change is never taken from the call that makes it: the next step reads the
-    target. So a step may be repeated after any failure.
-
-    Args:
-        sink: The sink, for errors.
-        step: Reads the target; returns what it finds, or makes one change and returns None.
-        failures: The exceptions that a step may raise; the next step follows.
-        on_failure: Called after every such failure.
-
-    Raises:
-        SinkError: If 20 steps were not enough.
+    target. So a step may be repeated after any failure. `step` returns what it finds, or makes one
+    change and returns None. SinkError if 20 steps were not enough.
     """
     reason = ""
     for _ in range(_STEPS_MAX):
@@ -500,16 +513,13 @@ def reason_of(error: Exception) -> str:
 def share_disk(spark: "SparkSession | None") -> bool:
     """Return whether a session's executors certainly see the driver's disk.
 
-    They do if they run on the driver's machine: in its process (`local`, `local[4]`) or in separate
-    processes (`local-cluster[2,1,1024]`). For any other master it is unknown.
-
-    Args:
-        spark: The session; None if there are no executors.
+    They do if there are none (no session), or if they run on the driver's machine: in its process
+    (`local`, `local[4]`) or in separate processes (`local-cluster[2,1,1024]`). For any other master
+    it is unknown.
     """
     return spark is None or is_one_machine(str(spark.sparkContext.master))
 
 
 def is_one_machine(master: str) -> bool:
-    """Return whether a master runs executors on the driver's machine."""
     kind = master.partition("[")[0]
     return kind in {"local", "local-cluster"}

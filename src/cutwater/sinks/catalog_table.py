@@ -64,34 +64,26 @@ class TableTarget:
 
     @property
     def format(self) -> str:
-        """The kind of target."""
         return "table"
 
     @property
     def accepts(self) -> frozenset[str]:
-        """The output modes it takes: rows that are final."""
+        """Rows that are final."""
         return frozenset({"append"})
 
     @property
     def write(self) -> str:
-        """How rows are combined with existing rows."""
         return "append"
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """None: no row replaces a single row."""
         return ()
 
     def describe(self) -> str:
-        """Name the table as the user wrote it."""
         return self.name
 
     def open(self, context: SinkContext) -> OpenSink:
-        """Open the table's directory for one generation.
-
-        Raises:
-            ConfigError: If there is no such table, or none that rows can be committed to.
-        """
+        """Refuse a table that is not there, or that rows cannot be committed to."""
         if context.spark is None:
             reason = "only a session knows the catalog; use `cutwater run FILE --from`"
             raise ConfigError(self.name, reason)
@@ -99,16 +91,12 @@ class TableTarget:
         return OpenTable(self.name, files, context.spark, context)
 
     def stored(self) -> StoredTarget:
-        """Return how to find the table again: its name, since only a session knows more."""
+        """Its name, since only a session knows more."""
         return StoredTarget(self.format, self.name)
 
 
 def files_of(spark: "SparkSession", name: str) -> FilesTarget:
-    """Look up a table in the catalog, and return its directory as a target.
-
-    Raises:
-        ConfigError: If there is no such table, or none that rows can be committed to.
-    """
+    """Look up a table in the catalog, and return its directory as a target."""
     found = _describe(spark, name)
     catalog, provider = str(found.get("catalog_name")), str(found.get("provider", "")).lower()
     if catalog != "spark_catalog":
@@ -153,7 +141,6 @@ class OpenTable:
     def __init__(
         self, name: str, files: FilesTarget, spark: "SparkSession", context: SinkContext
     ) -> None:
-        """Open the directory."""
         self._name = name
         self._spark = spark
         self._sink = context.sink
@@ -162,11 +149,9 @@ class OpenTable:
         self._told: set[str] = set()
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
-        """Write the rows of one batch where no reader sees them, with exactly one Spark action."""
         return self._files.stage(rows, generation, batch)
 
     def problem(self, committable: Committable) -> str | None:
-        """Return what is wrong with staged rows; None if intact."""
         return self._files.problem(committable)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
@@ -176,28 +161,23 @@ class OpenTable:
         return version
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Return what a restore to a version would do, and whether it is possible."""
         return self._files.look_back(version)
 
     def slot_at(self, version: Version) -> Slot | None:
-        """Return the slot that made a version; None if there is no such version."""
         assert isinstance(self._files, KnowsSlots)
         return self._files.slot_at(version)
 
     def newest(self) -> Found:
-        """Return the slot that made the newest version of the table's directory."""
         assert isinstance(self._files, KnowsNewest)
         return self._files.newest()
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        """Restore a version as a new version."""
         restored = self._files.restore(permit, version)
         self._told.clear()
         self._tell({""})
         return restored
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what earlier generations staged and will never be committed."""
         self._files.discard(generation, keep)
 
     def retain(
@@ -206,15 +186,13 @@ class OpenTable:
         shown: Collection[Version | None],
         keep: Sequence[Committable],
     ) -> None:
-        """Delete staged rows that are committed, and files that were removed long ago."""
         if isinstance(self._files, KeepsPast):
             self._files.retain(generation, shown, keep)
 
     def _tell(self, partitions: set[str]) -> None:
         """Let the catalog search for partitions, if there may be new ones, and forget old listings.
 
-        Raises:
-            SinkError: If the catalog refuses; the rows are committed, and the call is repeated.
+        If the catalog refuses, the rows are committed nevertheless, and the call is repeated.
         """
         from pyspark.errors import PySparkException  # noqa: PLC0415 - planning needs no Spark
 
@@ -238,11 +216,7 @@ def _partitions(committable: Committable) -> set[str]:
 def read_table(
     spark: "SparkSession", target: StoredTarget, version: Version, sink: SinkId
 ) -> "DataFrame":
-    """Return the rows of a version of a table that the session's catalog knows.
-
-    Raises:
-        SinkError: If the catalog does not know the table, or the version is gone.
-    """
+    """Return the rows of a version of a table that the session's catalog knows."""
     from cutwater.sinks.files.manifests import read_files  # noqa: PLC0415 - needs Spark
 
     try:

@@ -25,15 +25,8 @@ def check_targets(
 ) -> tuple[str, ...]:
     """Check whether every target, in its current state, can take the rows of its sink.
 
-    Args:
-        plan: The pipeline.
-        rows: For each step, the columns of its rows, if they are known from Spark.
-
-    Returns:
-        One sentence for each target that could not be inspected.
-
-    Raises:
-        PlanError: With all problems of the targets.
+    Returns one sentence for each target that could not be inspected; the PlanError has all problems
+    of the others.
     """
     problems = list(_find_shared_targets(plan))
     unseen: list[str] = []

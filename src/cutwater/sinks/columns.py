@@ -66,14 +66,8 @@ def joined_columns(
 ) -> StructType:
     """Return all columns: those that are there, then those that are new.
 
-    Args:
-        known: The columns that are there; none yet if empty.
-        found: The columns of the new rows.
-        sink: The sink, for messages.
-        by_position: Whether readers find columns by position, so that they may never change.
-
-    Raises:
-        SinkError: If a column's type or spelling differs, or columns differ that may not.
+    With `by_position` readers find columns by position, so that they may never change. SinkError if
+    a column's type or spelling differs, or columns differ that may not.
     """
     known, found = loose(known), loose(found)
     if not known.fields:
@@ -112,11 +106,7 @@ def nullable(
     """Return a schema in which everything is nullable and nothing carries metadata.
 
     Types stay what they are, collations of strings included: on the way through JSON, Spark puts
-    those among the metadata.
-
-    Args:
-        schema: The columns.
-        cell: What becomes of a type that holds no others.
+    those among the metadata. `cell` changes a type that holds no others.
     """
 
     def of(kind: DataType) -> DataType:
@@ -134,13 +124,7 @@ def nullable(
 
 
 def key_twice(sink: SinkId, times: int, key: Mapping[str, object]) -> SinkError:
-    """Return the refusal of a batch that has several rows with one key.
-
-    Args:
-        sink: The sink.
-        times: How many rows have the key.
-        key: The key, column by column.
-    """
+    """Return the refusal of a batch that has several rows with one key."""
     named = ", ".join(f"{name}={_format_value(value)}" for name, value in key.items())
     reason = f"one batch has {times} rows with the key {named}, and none is the later one"
     way_out = "aggregate by the key, or drop all but one row of each key, before the sink"

@@ -53,9 +53,7 @@ def commit_in_store(
     """Commit as `commit_sinks` does; explain what to do about a target that lacks a commit.
 
     Raises:
-        Superseded: As `commit_sinks` does.
         TargetBehind: If a target lacks a commit that is recorded.
-        SinkError: As `commit_sinks` does.
     """
     try:
         return commit_sinks(sinks, commands)
@@ -87,8 +85,7 @@ class Groups:
     def of(self, commands: Sequence[CommitSink]) -> list[tuple[CommitSink, ...]]:
         """Return the commands to execute, one tuple for each group.
 
-        Args:
-            commands: Commands that are due together; the first call for a decision has all of them.
+        The first call for a decision has all of its commands.
         """
         requested: dict[Hashable, None] = {}
         for command in commands:
@@ -115,14 +112,8 @@ def see_through(
 ) -> Mapping[SinkId, Version]:
     """Commit a written decision in every sink, once, and record it. May be repeated.
 
-    Returns:
-        The current version of each sink.
-
-    Raises:
-        Superseded: If a sink has committed a later decision instead.
-        TargetBehind: If a target lacks a recorded commit; usually no sink has committed then.
-        SinkError: If a sink cannot commit now.
-        StoreError: If the commit could not be recorded.
+    Returns the current version of each sink. TargetBehind if a target lacks a recorded commit;
+    usually no sink has committed then.
     """
     committer = Committer(store.pipeline, options or CommitOptions())
     commands = committer.decided(decision.slot, cut, 0)

@@ -26,20 +26,13 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class TableAt:
-    """One sink's target and what it showed."""
-
     target: StoredTarget
     version: Version
 
 
 @dataclass(frozen=True, slots=True)
 class ConsistentView:
-    """What all sinks showed at one commit point.
-
-    Attributes:
-        tables: Every sink's target and version.
-        notes: Reasons why the tables may not show this exact moment, if any.
-    """
+    """What all sinks showed at one commit point; `notes` say why tables may show another moment."""
 
     checkpoint_id: CheckpointId
     tables: Mapping[SinkId, TableAt]
@@ -83,16 +76,9 @@ def read(
 
 
 def view_at(store: PipelineStore, name: str, checkpoint: int | str | None = None) -> ConsistentView:
-    """Find what all sinks showed at a commit point.
+    """Find what all sinks showed at a commit point; None is the newest committed one.
 
-    Args:
-        store: The pipeline in its store.
-        name: Its name, for messages.
-        checkpoint: A number or a savepoint's name; None for the newest committed one.
-
-    Raises:
-        ConfigError: If there is no such commit point; the message names the nearest ones.
-        StoreError: If the store cannot be read.
+    The error for one that does not exist names the nearest ones.
     """
     # Records first: every recorded commit is decided by the time the log is read.
     recorded = frozenset(store.commits.slots())

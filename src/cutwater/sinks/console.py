@@ -54,24 +54,20 @@ class ConsoleTarget:
 
     @property
     def format(self) -> str:
-        """The kind of target."""
         return "console"
 
     @property
     def accepts(self) -> frozenset[str]:
-        """The output modes it takes: all of them."""
         return frozenset({"append", "update", "complete"})
 
     def describe(self) -> str:
-        """Name the target."""
         return "standard output"
 
     def open(self, context: SinkContext) -> OpenSink:
-        """Open it for one generation."""
         return OpenConsole(context, self.rows)
 
     def stored(self) -> StoredTarget:
-        """Return an empty place, which no two targets share."""
+        """An empty place, which no two targets share."""
         return StoredTarget(self.format, "")
 
 
@@ -85,7 +81,6 @@ class OpenConsole:
     """Standard output in use by one generation; fills `OpenSink`."""
 
     def __init__(self, context: SinkContext, rows: int) -> None:
-        """Print at most `rows` rows of each commit."""
         self._context = context
         self._rows = rows
         self._waiting: dict[tuple[Generation, BatchId], Table] = {}
@@ -96,9 +91,6 @@ class OpenConsole:
 
         All rows are written to a temporary directory: computing only some of them would leave a
         stateful step without its state.
-
-        Raises:
-            SinkError: If the rows cannot be written now.
         """
         directory = Path(tempfile.mkdtemp(prefix="cutwater-console-"))
         try:

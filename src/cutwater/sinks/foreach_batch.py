@@ -121,33 +121,26 @@ class ForeachBatchTarget:
 
     @property
     def format(self) -> str:
-        """The kind of target."""
         return "foreach_batch"
 
     @property
     def accepts(self) -> frozenset[str]:
-        """The output modes it takes; the function must handle the rows of each mode."""
+        """All of them; the function must handle the rows of each mode."""
         return frozenset({"append", "update", "complete"})
 
     def describe(self) -> str:
-        """Name the function."""
         return getattr(self.function, "__qualname__", type(self.function).__qualname__)
 
     def open(self, context: SinkContext) -> OpenSink:
-        """Open the staging directory for one generation."""
         return OpenForeachBatch(directory_of(self.staging).absolute(), context, self)
 
     def stored(self) -> StoredTarget:
-        """Return where rows are staged; the function is in the user's file only."""
+        """Where rows are staged; the function is in the user's file only."""
         return StoredTarget(self.format, str(directory_of(self.staging).resolve()))
 
 
 def reopen_foreach_batch(target: StoredTarget, context: SinkContext) -> OpenSink:
-    """Open a recorded target: enough to decide whether a rewind would have to undo rows.
-
-    Raises:
-        SinkError: If the staging directory is gone.
-    """
+    """Open a recorded target: enough to decide whether a rewind would have to undo rows."""
     if not is_directory(Path(target.uri)):
         raise SinkError(context.sink, f"there is no directory {target.uri} any more")
     return OpenForeachBatch(Path(target.uri), context, None)
@@ -182,7 +175,6 @@ class OpenForeachBatch:
         return self._opened
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
-        """Write the rows of one batch as Parquet, with exactly one Spark action."""
         from cutwater.sinks.staging.formats import Form  # noqa: PLC0415 - needs Spark
 
         try:
@@ -191,10 +183,9 @@ class OpenForeachBatch:
             raise SinkError(self._sink, f"cannot stage: {error}") from error
 
     def problem(self, committable: Committable) -> str | None:
-        """Return what is wrong with staged rows (missing, other size or hash); None if intact.
+        """Rows that the function got must still exist too.
 
-        Rows that the function got must still exist too: after a rewind to a recovery point that
-        carries them, the function gets them again.
+        After a rewind to a recovery point that carries them, the function gets them again.
         """
         for blob in committable.blobs:
             problem = self._staged.difference(blob, self._root / blob.name)
@@ -203,12 +194,7 @@ class OpenForeachBatch:
         return None
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Call the function with the staged rows, unless it is known to have returned before.
-
-        Raises:
-            SinkError: If the function failed, staged rows are gone, or there is no function or no
-                Spark here.
-        """
+        """Call the function with the staged rows, unless it is known to have returned before."""
         if not committables or self._is_done(permit.slot):
             return str(permit.slot)
         if self._target is None or self._context.spark is None:
@@ -257,11 +243,7 @@ class OpenForeachBatch:
         return Found(slots[-1], str(slots[-1])) if slots else Found(None, NOTHING)
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        """Undo what came after a version, if the user has given `take_back`.
-
-        Raises:
-            SinkError: If there is no `take_back`, or it failed.
-        """
+        """Undo what came after a version, if the user has given `take_back`."""
         if self._is_done(permit.slot):
             return str(permit.slot)
         preview = self.look_back(version)
@@ -280,7 +262,6 @@ class OpenForeachBatch:
         return str(permit.slot)
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what earlier generations staged and will never be committed."""
         try:
             self._staged.discard(generation, keep)
         except OSError as error:
@@ -358,11 +339,7 @@ class OpenForeachBatch:
         return handed
 
     def _is_done(self, slot: Slot) -> bool:
-        """Return whether a slot is known to be done.
-
-        Raises:
-            Superseded: If it is not, and a later slot is.
-        """
+        """Return whether a slot is known to be done; Superseded if a later one is instead."""
         slots = [noted for noted, _, _ in self._read_notes()]
         if slot in slots:
             return True

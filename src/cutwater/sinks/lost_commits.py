@@ -20,23 +20,28 @@ from cutwater.protocol.lost_commit import (
     recorded_of,
     still_held,
 )
-from cutwater.sinks.base import KnowsNewest, OpenSink
+from cutwater.sinks.base import KnowsNewest, LooksUnnoticed, OpenSink
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.catalog import identify
 
 
-def behind(opened: object, recorded: Recorded | None) -> Found | None:
-    """Inspect one target; return what it shows if it lacks a recorded commit, otherwise None."""
+def behind(opened: object, recorded: Recorded | None, *, unnoticed: bool = False) -> Found | None:
+    """Inspect one target; return what it shows if it lacks a recorded commit, otherwise None.
+
+    `unnoticed` is for a preview: another process may be committing to the target.
+    """
     if recorded is None or not isinstance(opened, KnowsNewest):
         return None
-    found = opened.newest()
+    if unnoticed and isinstance(opened, LooksUnnoticed):
+        found = opened.newest_unnoticed()
+    else:
+        found = opened.newest()
     return found if is_behind(recorded, found) else None
 
 
 def target_behind(
     sink: SinkId, recorded: Recorded, found: Found, way_out: str = ""
 ) -> TargetBehind:
-    """Describe a target that lacks a commit."""
     shows = f"version {found.version}"
     if not found.counts_versions:
         held = f"commits up to slot {found.slot}"
@@ -50,9 +55,7 @@ def check_targets_hold(
 ) -> None:
     """Check that every target holds what is recorded, before anything is committed on top.
 
-    Raises:
-        TargetBehind: If one does not; the error explains what can be done.
-        SinkError: If a target cannot be inspected now.
+    The TargetBehind of one that does not explains what can be done.
     """
     for sink, commit in recorded.items():
         found = behind(sinks.get(sink), commit)

@@ -11,18 +11,13 @@ from dataclasses import replace
 
 from cutwater.errors import ConfigError
 from cutwater.ids import SinkId
-from cutwater.sinks.base import IdentifiedTarget, Sink
+from cutwater.sinks.base import IdentifiedTarget, Sink, StaysInPlace
 from cutwater.store.pipeline_store import PipelineStore
 from cutwater.store.records.targets import IDENTITY, StoredTarget, moved_from
 
 
 def identify_target(sink: SinkId, target: Sink) -> StoredTarget:
-    """Return how to find a target again, with its identity if it has one.
-
-    Raises:
-        ConfigError: If the target cannot work.
-        SinkError: If the target cannot be reached now.
-    """
+    """Return how to find a target again, with its identity if it has one."""
     stored = target.stored()
     if not isinstance(target, IdentifiedTarget):
         return stored
@@ -36,14 +31,12 @@ def locate_targets(
 ) -> dict[SinkId, StoredTarget]:
     """Return where the sinks of a pipeline write.
 
-    Args:
-        targets: Their targets.
-        store: The pipeline in its store, for earlier declarations.
-        moved: Sinks whose target is the same as before, at another place now.
+    The store has earlier declarations. `moved` are sinks whose target is the same as before, at
+    another place now.
 
     Raises:
-        ConfigError: If a sink that is declared as moved does not exist.
-        SinkError: If a target cannot be reached now.
+        ConfigError: If there is no such sink, or a sink that must stay in its place has another
+            one now.
     """
     unknown = sorted(set(moved) - set(targets))
     if unknown:
@@ -53,7 +46,20 @@ def locate_targets(
     before = (store.targets.newest(store.log.read()) if store is not None else None) or {}
     for sink, now in found.items():
         then = before.get(sink)
+        if then is None:
+            continue
         # A declaration holds for as long as the sink stays where it is.
-        if then is not None and (sink in moved or then.is_same_as(now)):
+        if sink in moved or then.is_same_as(now):
             found[sink] = moved_from(now, then)
+        elif _stays_in_place(targets[sink]):
+            raise ConfigError(
+                sink,
+                f"its rows are at {then.uri}, and it would go on at {now.uri}: half of the table "
+                "would be missing there. Use the database and the warehouse directory as before, "
+                f"or move the files and add --moved {sink}",
+            )
     return found
+
+
+def _stays_in_place(target: Sink) -> bool:
+    return isinstance(target, StaysInPlace) and target.stays_in_place

@@ -19,6 +19,7 @@ from cutwater.sinks.console import reopen_console
 from cutwater.sinks.delta.target import reopen_delta
 from cutwater.sinks.files.target import FORMATS, reopen_files
 from cutwater.sinks.foreach_batch import reopen_foreach_batch
+from cutwater.sinks.kafka.target import reopen_kafka
 from cutwater.sinks.postgres.target import reopen_postgres
 from cutwater.store.records.targets import StoredTarget
 
@@ -33,16 +34,13 @@ _OPENERS: Final[Mapping[str, Opener]] = {
     "delta": reopen_delta,
     "foreach_batch": reopen_foreach_batch,
     **dict.fromkeys(FORMATS, reopen_files),
+    "kafka": reopen_kafka,
     "postgres": reopen_postgres,
 }
 
 
 def reopen(target: StoredTarget, pipeline: PipelineId, sink: SinkId) -> OpenSink:
-    """Open a target that a store has recorded.
-
-    Raises:
-        ConfigError: If its format is not one of ours, or the target can no longer be used.
-    """
+    """Open a target that a store has recorded."""
     opener = _OPENERS.get(target.format)
     if opener is None:
         reason = f"sink {sink} is a {target.format}, which only the pipeline's own file can open"
@@ -74,6 +72,7 @@ _READERS: Final[Mapping[str, Reader]] = {
 
 _NO_PAST: Final[Mapping[str, str]] = {
     "console": "a console keeps nothing",
+    "kafka": "consumers read a topic from any offset; Cutwater keeps no copy of it",
     "foreach_batch": "only its own function knows where the rows are",
 }
 
@@ -81,11 +80,7 @@ _NO_PAST: Final[Mapping[str, str]] = {
 def read_target(
     spark: "SparkSession", target: StoredTarget, version: Version, sink: SinkId
 ) -> "DataFrame":
-    """Read a target as it was at a version.
-
-    Raises:
-        SinkError: If this kind of target cannot be read at a version, or the version is gone.
-    """
+    """Read a target as it was at a version."""
     reader = _READERS.get(target.format)
     if reader is None:
         plain = f"a {target.format} target cannot be read as it was, only as it is"

@@ -22,11 +22,7 @@ _LOG: Final = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class SinkRetention:
-    """The retention of the sinks of one generation.
-
-    Attributes:
-        collector: Collects for the same generation; knows which checkpoints are kept.
-    """
+    """The retention of the sinks of one generation; the collector is of the same one."""
 
     collector: Collector
     sinks: Mapping[SinkId, OpenSink]
@@ -36,9 +32,6 @@ class SinkRetention:
         """Collect in the store, then let every sink delete what is no longer needed.
 
         A sink that cannot delete now is called again after the next collection.
-
-        Raises:
-            StoreError: If the store cannot be read or written now; a later call deletes the rest.
         """
         collector = self.collector
         plan = collector.collect()

@@ -88,11 +88,6 @@ class Market:
     in_flight_auctions: int = 100
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work.
-
-        Raises:
-            ConfigError: Naming the option.
-        """
         for field in fields(self):
             value = getattr(self, field.name)
             if type(value) is not int or not 1 <= value < 2**31:

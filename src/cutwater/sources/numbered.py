@@ -64,11 +64,6 @@ class Pace:
     batch_max: int | None = None
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot work.
-
-        Raises:
-            ConfigError: Naming the option.
-        """
         check_rate(self.rate)
         _whole("total", self.total, 0)
         _whole("partitions", self.partitions, 1)
@@ -81,10 +76,7 @@ class Pace:
             at: The number the batch begins with.
             elapsed_s: Seconds since the source began, in this process.
             began_at: The number it began with then.
-            all_now: Read to the end and do not wait: the rate is ignored.
-
-        Raises:
-            ConfigError: If `all_now` is set and the source has no end.
+            all_now: Read to the end, which there must be, and do not wait: the rate is ignored.
         """
         if all_now and self.total is None:
             raise ConfigError("total", "a source without an end cannot be read to its end")
@@ -96,16 +88,11 @@ class Pace:
         return max(at, min(bounds))
 
     def exhausted(self, at: int) -> bool:
-        """Return whether nothing will follow."""
         return self.total is not None and at >= self.total
 
 
 def check_rate(rate: float | None) -> None:
-    """Refuse a rate that is no speed.
-
-    Raises:
-        ConfigError: If it is not a finite number above 0.
-    """
+    """Refuse a rate that is not a finite number above 0."""
     number = type(rate) in (int, float)
     if rate is not None and not (number and math.isfinite(rate) and rate > 0):
         raise ConfigError("rate", f"{rate!r} is not a number of rows per second above 0")
@@ -115,15 +102,8 @@ def event_micros(number: str, rate: float | None, start_time: str) -> str:
     """Return the SQL expression of a number's event time, in microseconds since 1970.
 
     One multiplication and one division of doubles, each rounded as IEEE 754 prescribes: every
-    machine gets the same, and times never go back.
-
-    Args:
-        number: The SQL expression of the number.
-        rate: Numbers per second; None for 1,000.
-        start_time: The event time of number 0, ISO 8601 with a zone.
-
-    Raises:
-        ConfigError: If the rate or the time is none.
+    machine gets the same, and times never go back. `number` is an SQL expression too. `rate` is
+    1,000 per second if None. `start_time` is that of number 0, ISO 8601 with a zone.
     """
     check_rate(rate)
     per_second = float(EVENT_RATE if rate is None else rate)
@@ -165,7 +145,7 @@ class Numbered:
 
 
 class NumberedSource(NativeSource):
-    """Numbered rows, handed out at a pace."""
+    """Numbered rows, handed out at a pace. The offset of another source is a RecoveryError."""
 
     def __init__(self, internals: Internals, numbered: Numbered, pace: Pace) -> None:
         """Get the schema of the rows from Spark, once; no row is made yet."""
@@ -177,27 +157,19 @@ class NumberedSource(NativeSource):
         super().__init__(internals, numbered.rows(internals.spark.range(0)).schema)
 
     def describe(self) -> str:
-        """Return a human-readable name."""
         return self._numbered.name
 
     def exhausted(self, offset: str | None) -> bool:
-        """Return whether nothing will follow the offset.
-
-        Raises:
-            RecoveryError: If it is the offset of another source.
-        """
         return self.pace.exhausted(self._number(offset))
 
     @property
     def has_end(self) -> bool:
-        """Whether there is a total."""
         return self.pace.total is not None
 
     def latest(self, start: str | None) -> str | None:
         """Return where the next batch may end; `start` itself if nothing is due yet.
 
         Raises:
-            RecoveryError: If it is the offset of another source.
             ConfigError: If the query reads what is available now, and the source has no end.
         """
         at = self._number(start)
@@ -216,11 +188,6 @@ class NumberedSource(NativeSource):
         return start
 
     def batch(self, start: str | None, end: str) -> Any:
-        """Return the rows between two offsets.
-
-        Raises:
-            RecoveryError: If one is the offset of another source.
-        """
         first, last = (self._numbered.rows_before(self._number(offset)) for offset in (start, end))
         if self._template is None:
             rows = self._numbered.rows(self.internals.streaming_range(0, 0, 1))
@@ -243,16 +210,7 @@ class NumberedSource(NativeSource):
 def numbered_frame(
     spark: SparkSession, numbered: Numbered, **keywords: Unpack[PaceKeywords]
 ) -> DataFrame:
-    """Return the streaming frame of a new source.
-
-    Args:
-        spark: The session that reads it.
-        numbered: The rows.
-        keywords: Those of `Pace`; without `partitions`, one for each core.
-
-    Raises:
-        ConfigError: If an option cannot work.
-    """
+    """Return the streaming frame of a new source; without `partitions`, one for each core."""
     partitions = keywords.get("partitions")
     if partitions is None:
         partitions = spark.sparkContext.defaultParallelism

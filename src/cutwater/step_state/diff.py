@@ -14,13 +14,7 @@ from cutwater.step_state.reading import Rows
 
 @dataclass(frozen=True, slots=True)
 class KeyChange:
-    """The change of one key from one checkpoint to another.
-
-    Attributes:
-        key: The key, as JSON.
-        before: What was kept for it, as a JSON list; None for nothing.
-        after: What is kept for it, as a JSON list; None for nothing.
-    """
+    """The change of one key, as JSON: before and after are lists, or None for nothing."""
 
     key: str
     before: str | None
@@ -36,19 +30,13 @@ class KeyChange:
 
 @dataclass(frozen=True, slots=True)
 class StateDiff:
-    """How a part of a step's state has changed.
-
-    Attributes:
-        counts: How many keys were added, removed, changed, and are the same.
-        changes: The first changes, by key.
-    """
+    """How a part of a step's state has changed: how many keys, and the first changes by key."""
 
     counts: dict[str, int]
     changes: tuple[KeyChange, ...]
 
     @classmethod
     def of_nothing(cls) -> "StateDiff":
-        """Return the diff of two empty states."""
         return cls({"added": 0, "removed": 0, "changed": 0, "same": 0}, ())
 
     @property
@@ -60,10 +48,7 @@ class StateDiff:
 def diff_state(before: Rows | None, after: Rows | None, limit: int) -> StateDiff:
     """Compare a part of the state of a step at two checkpoints, key by key.
 
-    Args:
-        before: The rows at the first checkpoint; None if the step had no state yet.
-        after: The rows at the second checkpoint, likewise.
-        limit: How many keys to return; all are counted.
+    None is a step without state. All keys are counted, and `limit` of them returned.
     """
     old, new = (None if rows is None else rows.by_key() for rows in (before, after))
     known = old if old is not None else new

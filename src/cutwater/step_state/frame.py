@@ -74,13 +74,7 @@ def state(
 
 
 def cut_at(store: PipelineStore, text: str, option: str = "checkpoint") -> Cut:
-    """Return the cut that a text names: `latest`, a number, a savepoint's name, or a time.
-
-    Raises:
-        ConfigError: If there is none.
-        Corrupt: If its manifest is damaged.
-        StoreError: If the store cannot be read.
-    """
+    """Return the cut that a text names: `latest`, a number, a savepoint's name, or a time."""
     log = store.log.read()
     found = candidates(store, log)
     if text == LATEST:

@@ -54,9 +54,7 @@ class StatePart:
 
     Attributes:
         operator: The operator's number in the plan.
-        operator_name: What Spark calls it.
         name: The side of a join, the variable, or `timers`; empty if the operator has one part.
-        options: The options with which Spark's state reader reads it.
         keys: The columns that identify a row; the others hold what is kept for it.
         partitions: How many partitions the state has; None if not known.
     """
@@ -95,11 +93,7 @@ _PROPERTIES: Final = msgspec.json.Decoder(_Properties)
 
 
 def parts_of(operators: Sequence[Operator]) -> tuple[StatePart, ...]:
-    """Return the readable parts of these operators, in their order.
-
-    Raises:
-        RecoveryError: If the description of an operator cannot be decoded.
-    """
+    """Return the readable parts of these operators, in their order."""
     return tuple(part for operator in operators for part in _parts(operator))
 
 
@@ -142,8 +136,7 @@ def _part(
 def choose_part(parts: Sequence[StatePart], text: str | None, step: str) -> StatePart:
     """Return the part that a text names; without a text, the only part.
 
-    Raises:
-        ConfigError: If no part or several parts match; the message lists the parts.
+    The error lists the parts if none or several match.
     """
     found = [part for part in parts if text is None or part.answers_to(text)]
     if len(found) == 1:
@@ -161,8 +154,6 @@ class StepState:
     Attributes:
         batch: The last batch whose changes are in it; `NO_BATCH` if there was none.
         in_flight_events: How many Events in flight to the step are not in it yet.
-        directory: Where the query's files are.
-        operators: The operators that keep state.
         kinds: The nodes of the step's plan that keep it, as the checkpoint names them.
         written_by: The version of Spark that wrote it; empty if the checkpoint does not say.
     """
@@ -182,20 +173,11 @@ class StepState:
         return self.batch == NO_BATCH
 
     def part(self, text: str | None) -> StatePart:
-        """Return the part of the state that a text names; without a text, the only part.
-
-        Raises:
-            ConfigError: If no part or several parts match.
-        """
+        """As `choose_part` does."""
         return choose_part(parts_of(self.operators), text, self.step)
 
     def frame(self, spark: SparkSession, part: StatePart) -> DataFrame:
-        """Return a part as rows; `directory` must exist while the rows are used.
-
-        Raises:
-            SessionError: If the session's executors cannot see the directory, or its version of
-                Spark cannot read this state.
-        """
+        """Return a part as rows; `directory` must exist while the rows are used."""
         if not share_disk(spark):
             raise SessionError(
                 "State is read from a directory of this machine, and this session's executors run "
@@ -221,12 +203,7 @@ class StepState:
 
 
 def fetch_state(store: PipelineStore, cut: Cut, step: str, into: Path) -> StepState:
-    """Rebuild the query of a step, as a checkpoint has it, in a directory that does not exist yet.
-
-    Raises:
-        ConfigError: If the checkpoint has no such step, or the step keeps no state.
-        Corrupt: If the checkpoint is damaged; the object is named.
-    """
+    """Rebuild the query of a step, as a checkpoint has it, in a directory that is not there yet."""
     snapshot = cut.snapshots.get(StepId(step))
     if snapshot is None:
         steps = ", ".join(sorted(cut.snapshots))
@@ -287,16 +264,10 @@ def _without_hidden_fields(frame: DataFrame) -> DataFrame:
 
 
 def with_key(frame: DataFrame, part: StatePart, wanted: Sequence[str]) -> DataFrame:
-    """Keep the rows whose keys match what the user wrote.
+    """Keep the rows whose keys match everything that the user wrote.
 
-    Args:
-        frame: The rows.
-        part: The part that the rows belong to.
-        wanted: `field=value`, where the field may be nested (`window.start`), or only a value if
-            the key has one field. All must match.
-
-    Raises:
-        ConfigError: If the key has no such field.
+    That is `field=value`, where the field may be nested (`window.start`), or only a value if the
+    key has one field. ConfigError if the key has no such field.
     """
     for text in wanted:
         frame = frame.where(_condition(frame, part, text))
@@ -332,9 +303,7 @@ def _fields(struct: StructType, before: str = "") -> list[str]:
 class Rows:
     """Rows of state, read once and kept on this machine because opening state is slow.
 
-    Attributes:
-        frame: Their keys, what is kept for each key (`kept`) and the whole row (`row`), as JSON.
-        part: The part that the rows belong to.
+    The frame has their keys, what is kept for each key (`kept`) and the whole row (`row`), as JSON.
     """
 
     frame: DataFrame
@@ -349,7 +318,6 @@ class Rows:
         return cls(frame.sparkSession.read.options(**STRICT_READING).parquet(str(into)), part)
 
     def count(self) -> int:
-        """Return the number of rows."""
         return self.frame.count()
 
     def first(self, limit: int) -> list[str]:

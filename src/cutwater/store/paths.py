@@ -11,6 +11,8 @@
     pipelines/<uuid>/blobs/<generation>/<sha256>   state and in-flight data
     pipelines/<uuid>/staged/<generation>/<sink>/<batch>/<file>
     pipelines/<uuid>/targets/<generation>          where a generation's sinks write
+    pipelines/<uuid>/starts/<id>/<step>/<line>-<key>
+                                                   where a source began that no cut covers yet
     pipelines/<uuid>/origin/cut                    of a fork: where it comes from
     pipelines/<uuid>/lease/heartbeat               which process runs it; replaced all the time
     pipelines/<uuid>/lease/address                 the address of its API; may be lost
@@ -32,7 +34,7 @@ from typing import Final, NewType
 from urllib.parse import quote, unquote
 
 from cutwater.errors import ConfigError, Corrupt, InvalidPath
-from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
+from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot, StepId
 
 ObjectPath = NewType("ObjectPath", str)
 """The path of an object in its store, or a prefix of whole parts; minted by this module."""
@@ -69,16 +71,11 @@ NAMES: Final = object_path("names")
 
 
 def name(text: str) -> ObjectPath:
-    """Return the path of the object that maps a pipeline's name to its uuid.
-
-    Raises:
-        ConfigError: If the name is empty, too long or not text.
-    """
+    """Return the path of the object that maps a pipeline's name to its uuid."""
     return _join(NAMES, _quote(text, "pipeline name"))
 
 
 def label_of(path: ObjectPath) -> str:
-    """Return the pipeline name in a path under `NAMES`."""
     return unquote(path.removeprefix(f"{NAMES}/"))
 
 
@@ -87,12 +84,10 @@ LABELS: Final = object_path("labels")
 
 
 def label(pipeline: PipelineId) -> ObjectPath:
-    """Return the path of the record of the name that a pipeline was created with."""
     return _join(LABELS, pipeline)
 
 
 def pipeline_of_label(path: ObjectPath) -> PipelineId:
-    """Return the pipeline uuid in a path under `LABELS`."""
     return PipelineId(path.removeprefix(f"{LABELS}/"))
 
 
@@ -120,11 +115,12 @@ class _Area(StrEnum):
     REQUESTS = "requests"
     TARGETS = "targets"
     ORIGIN = "origin"
+    STARTS = "starts"
 
 
 @dataclass(frozen=True, slots=True)
 class PipelinePaths:
-    """All paths of one pipeline.
+    """All paths of one pipeline; a property is an object that there is once, or a prefix.
 
     The methods that parse a path raise `Corrupt` for a name that this class never creates.
     """
@@ -144,15 +140,12 @@ class PipelinePaths:
 
     @property
     def log_entries(self) -> ObjectPath:
-        """The prefix of the decision log."""
         return self._under(_Area.LOG)
 
     def log_entry(self, slot: Slot) -> ObjectPath:
-        """Return the path of an entry of the decision log."""
         return self._under(_Area.LOG, _digits(slot))
 
     def slot_of_log_entry(self, path: ObjectPath) -> Slot:
-        """Return the slot of an entry of the decision log."""
         return Slot(self._number(_Area.LOG, path))
 
     @property
@@ -161,7 +154,6 @@ class PipelinePaths:
         return self._under(_Area.LOG_SEGMENTS)
 
     def log_segment(self, last: Slot) -> ObjectPath:
-        """Return the path of the segment that ends with a slot."""
         return self._under(_Area.LOG_SEGMENTS, _digits(last))
 
     def slot_of_log_segment(self, path: ObjectPath) -> Slot:
@@ -172,52 +164,43 @@ class PipelinePaths:
 
     @property
     def manifests(self) -> ObjectPath:
-        """The prefix of all manifests."""
         return self._under(_Area.MANIFESTS)
 
     def manifest(self, checkpoint_id: CheckpointId) -> ObjectPath:
-        """Return the path of a manifest."""
         return self._under(_Area.MANIFESTS, _digits(checkpoint_id))
 
     def id_of_manifest(self, path: ObjectPath) -> CheckpointId:
-        """Return the number of a manifest."""
         return CheckpointId(self._number(_Area.MANIFESTS, path))
 
     # -- attempts
 
     @property
     def attempts(self) -> ObjectPath:
-        """The prefix of all attempts."""
         return self._under(_Area.ATTEMPTS)
 
     def attempt(self, checkpoint_id: CheckpointId) -> ObjectPath:
-        """Return the path of the object that reserves an attempt's number."""
+        """It reserves the attempt's number."""
         return self._under(_Area.ATTEMPTS, _digits(checkpoint_id))
 
     def id_of_attempt(self, path: ObjectPath) -> CheckpointId:
-        """Return the number that an attempt's object reserves."""
         return CheckpointId(self._number(_Area.ATTEMPTS, path))
 
     # -- commits
 
     @property
     def commits(self) -> ObjectPath:
-        """The prefix of all records of commits."""
         return self._under(_Area.COMMITTED)
 
     def committed(self, slot: Slot) -> ObjectPath:
-        """Return the path of a slot's commit record."""
         return self._under(_Area.COMMITTED, _digits(slot))
 
     def slot_of_commit(self, path: ObjectPath) -> Slot:
-        """Return the slot of a commit record."""
         return Slot(self._number(_Area.COMMITTED, path))
 
     # -- data
 
     @property
     def blobs(self) -> ObjectPath:
-        """The prefix of all state and in-flight objects."""
         return self._under(_Area.BLOBS)
 
     def blob(
@@ -232,47 +215,36 @@ class PipelinePaths:
         return self._under(_Area.BLOBS, _digits(generation), name)
 
     def generation_of_blob(self, path: ObjectPath) -> Generation:
-        """Return the generation that wrote a state or in-flight object."""
         return Generation(self._number(_Area.BLOBS, path, depth=2))
 
     @property
     def staged_files(self) -> ObjectPath:
-        """The prefix of everything that the sinks' writers have staged."""
         return self._under(_Area.STAGED)
 
     def staged_file(
         self, generation: Generation, sink: SinkId, batch: BatchId, file: str
     ) -> ObjectPath:
-        """Return the path at which a sink's writer stages one file of one batch.
-
-        Raises:
-            ConfigError: If the sink's or the file's name is empty, too long or not text.
-        """
+        """Return the path at which a sink's writer stages one file of one batch."""
         parts = (_digits(generation), _quote(sink, "sink"), _digits(batch), _quote(file, "file"))
         return self._under(_Area.STAGED, *parts)
 
     def generation_of_staged_file(self, path: ObjectPath) -> Generation:
-        """Return the generation that staged a file."""
         return Generation(self._number(_Area.STAGED, path, depth=4))
 
     # -- sinks' targets, and where a fork comes from
 
     @property
     def all_targets(self) -> ObjectPath:
-        """The prefix of all records of the sinks' targets."""
         return self._under(_Area.TARGETS)
 
     def targets(self, generation: Generation) -> ObjectPath:
-        """Return the path of the record of a generation's targets."""
         return self._under(_Area.TARGETS, _digits(generation))
 
     def generation_of_targets(self, path: ObjectPath) -> Generation:
-        """Return the generation of a record of targets."""
         return Generation(self._number(_Area.TARGETS, path))
 
     @property
     def origin(self) -> ObjectPath:
-        """The record of the pipeline that a fork comes from."""
         return self._under(_Area.ORIGIN, "cut")
 
     # -- the lease
@@ -291,58 +263,53 @@ class PipelinePaths:
 
     @property
     def all_dropped(self) -> ObjectPath:
-        """The prefix of all records of dropped cuts."""
         return self._under(_Area.DROPPED)
 
     def dropped(self, checkpoint_id: CheckpointId) -> ObjectPath:
-        """Return the path of the record that a cut was dropped."""
         return self._under(_Area.DROPPED, _digits(checkpoint_id))
 
     def id_of_dropped(self, path: ObjectPath) -> CheckpointId:
-        """Return the number of a dropped cut."""
         return CheckpointId(self._number(_Area.DROPPED, path))
 
     # -- reports
 
     @property
     def reports(self) -> ObjectPath:
-        """The prefix of all reports of attempts."""
         return self._under(_Area.REPORTS)
 
     def report(self, checkpoint_id: CheckpointId) -> ObjectPath:
-        """Return the path of an attempt's report."""
         return self._under(_Area.REPORTS, _digits(checkpoint_id))
 
     @property
     def recoveries(self) -> ObjectPath:
-        """The prefix of all reports of recoveries."""
         return self._under(_Area.RECOVERIES)
 
     def recovery(self, generation: Generation) -> ObjectPath:
-        """Return the path of the report of the recovery that started a generation."""
         return self._under(_Area.RECOVERIES, _digits(generation))
 
     def generation_of_recovery(self, path: ObjectPath) -> Generation:
-        """Return the generation that a recovery started."""
         return Generation(self._number(_Area.RECOVERIES, path))
+
+    # -- starts of sources
+
+    def start(self, origin: CheckpointId, step: StepId, line: int, key: str) -> ObjectPath:
+        name = f"{_digits(line)}-{key}"
+        return self._under(_Area.STARTS, _digits(origin), _quote(step, "step"), name)
 
     # -- requests
 
     @property
     def requests(self) -> ObjectPath:
-        """The prefix of all requests and answers."""
         return self._under(_Area.REQUESTS)
 
     def asked(self, token: str) -> ObjectPath:
-        """Return the path of a request; the token makes it unique."""
         return self._under(_Area.REQUESTS, f"{token}.asked")
 
     def answer(self, token: str) -> ObjectPath:
-        """Return the path of the answer to a request. Mutable."""
+        """Mutable."""
         return self._under(_Area.REQUESTS, f"{token}.answer")
 
     def token_of(self, path: ObjectPath) -> str:
-        """Return the token of a request or an answer."""
         return path.removeprefix(f"{self.requests}/").partition(".")[0]
 
 

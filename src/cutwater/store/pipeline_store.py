@@ -18,24 +18,13 @@ from cutwater.store.records.manifests import Manifests
 from cutwater.store.records.reports import Reports
 from cutwater.store.records.requests import Requests
 from cutwater.store.records.savepoints import Savepoints
+from cutwater.store.records.starts import Starts
 from cutwater.store.records.targets import Targets
 
 
 @dataclass(frozen=True, slots=True)
 class PipelineStore:
-    """One pipeline in one store.
-
-    Attributes:
-        backend: Where the objects are.
-        pipeline: The pipeline's uuid.
-        log: Its decision log, as this process has read it.
-        attempts: The numbers its attempts have taken.
-        commits: The records of its commits.
-        savepoints: The names of its savepoints.
-        reports: The reports of its attempts and recoveries.
-        requests: The requests to the process that runs it.
-        targets: Where its sinks write.
-    """
+    """One pipeline in one store; its log is as this process has read it."""
 
     backend: Backend
     pipeline: PipelineId
@@ -47,10 +36,11 @@ class PipelineStore:
     reports: Reports
     requests: Requests
     targets: Targets
+    starts: Starts
 
     @classmethod
     def of(cls, backend: Backend, pipeline: PipelineId) -> "PipelineStore":
-        """Open a pipeline; nothing is read yet."""
+        """Nothing is read yet."""
         return cls(
             backend,
             pipeline,
@@ -62,6 +52,7 @@ class PipelineStore:
             Reports(backend, pipeline),
             Requests(backend, pipeline),
             Targets(backend, pipeline),
+            Starts(backend, pipeline),
         )
 
     def lacks_decision(self) -> bool:
@@ -77,8 +68,5 @@ class PipelineStore:
         cache: BlobCache | None = None,
         attempt: CheckpointId | None = None,
     ) -> Blobs:
-        """Return the state and in-flight objects, as one attempt of a generation writes them.
-
-        What the cache holds is not fetched.
-        """
+        """Open the objects of one attempt of a generation; what the cache holds is not fetched."""
         return Blobs(self.backend, self.pipeline, generation, cache, attempt)

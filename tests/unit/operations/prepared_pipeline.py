@@ -21,12 +21,12 @@ from pyspark.sql.types import LongType, StructField, StructType
 from tests.trees import stored_tree
 
 from cutwater.ids import BatchId, CheckpointId, Generation, SinkId, Slot, StepId
+from cutwater.protocol.commit import grant_shows
 from cutwater.protocol.cut import BlobRef, CheckpointKind, Committable, Cut, StepSnapshot
 from cutwater.protocol.decisions import Claim, Decision
 from cutwater.protocol.lost_commit import last_writes
 from cutwater.protocol.options import CheckpointOptions
 from cutwater.protocol.recovery import Restore
-from cutwater.protocol.showing import grant_shows
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.recovery import Recovery
 from cutwater.sinks.base import OpenSink, ShowingSink, Sink, SinkContext

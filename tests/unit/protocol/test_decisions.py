@@ -6,9 +6,9 @@ import pytest
 from tests.unit.protocol.builders import GENERATION, claim, decision
 
 from cutwater.errors import InvariantBroken
-from cutwater.ids import NO_CHECKPOINT, NO_SLOT, Generation, Slot
+from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, Slot
 from cutwater.protocol.cut import CheckpointKind
-from cutwater.protocol.decisions import LogEntry, LogView, uncommitted
+from cutwater.protocol.decisions import LogEntry, LogView, repeated_checkpoint, uncommitted
 
 
 def test_an_empty_log_has_no_head_and_no_generation() -> None:
@@ -121,3 +121,15 @@ def test_a_rewind_that_a_later_rewind_goes_back_behind_is_not_repeated() -> None
     log = LogView((claim(1), decision(2), decision(3), first, second))
 
     assert uncommitted(log, Slot(3)) == (second,)
+
+
+def test_a_rewind_of_a_rewind_repeats_the_checkpoint_that_was_taken() -> None:
+    first = decision(4, 41, kind=CheckpointKind.REWIND, origin=2)
+    second = decision(5, 51, kind=CheckpointKind.REWIND, origin=4)
+    log = LogView((claim(1), decision(2, 21), decision(3, 31), first, second))
+
+    for slot, origin, taken in ((51, 4, 21), (41, 2, 21), (31, None, 31), (61, 9, 61)):
+        found = repeated_checkpoint(
+            log, CheckpointId(slot), None if origin is None else Slot(origin)
+        )
+        assert found == taken

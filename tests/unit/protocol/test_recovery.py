@@ -18,6 +18,7 @@ from tests.unit.protocol.builders import (
 from cutwater.errors import ProtocolViolation
 from cutwater.ids import NO_CHECKPOINT, NO_SLOT, CheckpointId, Generation, SinkId, Slot
 from cutwater.protocol.checkpoint.events import Standing
+from cutwater.protocol.commit import ShowPermit, grant_shows
 from cutwater.protocol.cut import CheckpointKind, Cut
 from cutwater.protocol.decisions import LogEntry, LogView
 from cutwater.protocol.evolution.identity import StepIdentity
@@ -39,7 +40,6 @@ from cutwater.protocol.recovery import (
     own_claim,
     taken_over,
 )
-from cutwater.protocol.showing import ShowPermit, grant_shows
 
 MINE = claim(3, 2, "mine")
 MINE_FIRST = claim(1, 1, "mine")

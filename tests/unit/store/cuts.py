@@ -38,7 +38,8 @@ from cutwater.protocol.messages import Event, Place
 from cutwater.protocol.step.aligner_events import Cause
 from cutwater.store.records.codecs import Attempt, Committed
 from cutwater.store.records.reports import AttemptReport, AttemptStatus, RecoveryReport, StepReport
-from cutwater.store.records.requests import Abort, Answer, AnswerState, Request, Wish
+from cutwater.store.records.requests import Abort, Answer, AnswerState, Request, RequestKind
+from cutwater.store.records.starts import SourceStart
 from cutwater.store.records.targets import Origin, SinkTargets, StoredTarget
 
 PIPELINE = PipelineId("0b9c4a52-6f0e-4d7c-9a53-2f3f4c1d8e77")
@@ -263,6 +264,19 @@ def sample_identities() -> dict[StepId, StepIdentity]:
     }
 
 
+def sample_kafka_identities() -> dict[StepId, StepIdentity]:
+    """What a step is that reads Kafka."""
+    place, topics = "kafka[orders]", (("orders", "Xo8OYvFuQyGXjWkqJ3hB2g"),)
+    source = InputIdentity(
+        InputKind.SOURCE, "orders", 0, "kafka", place, "5ca1ab1e" * 8, 0, "broker:9092", topics
+    )
+    return {ORDERS: StepIdentity(inputs=(source,), sources=("orders",), spark="4.3.0")}
+
+
+def sample_start() -> SourceStart:
+    return SourceStart('{"orders":{"0":12}}', (("orders", "u2yXlL1sTmG0YEvFCVD3bQ"),))
+
+
 def sample_claim(slot: int = 1, generation: int = 3, nonce: str = "host-1/42") -> Claim:
     return Claim(Slot(slot), Generation(generation), nonce)
 
@@ -343,7 +357,7 @@ def sample_recovery() -> RecoveryReport:
 def sample_request() -> Request:
     return Request(
         token="5ca1ab1e",
-        wish=Wish.STOP,
+        kind=RequestKind.STOP,
         holder="host-1/42",
         asked_by="process 7 on host-2",
         asked_at_ms=1_700_000_000_123,
@@ -357,7 +371,7 @@ def sample_request() -> Request:
 def sample_abort() -> Request:
     return structs.replace(
         sample_request(),
-        wish=Wish.ABORT,
+        kind=RequestKind.ABORT,
         full=False,
         name=None,
         drain=False,

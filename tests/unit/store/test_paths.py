@@ -6,9 +6,10 @@ from hypothesis import strategies as st
 from tests.unit.store.cuts import PIPELINE, STEADY
 
 from cutwater.errors import ConfigError, Corrupt, InvalidPath
-from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot
+from cutwater.ids import BatchId, CheckpointId, Generation, PipelineId, SinkId, Slot, StepId
 from cutwater.store.paths import (
     PART_LENGTH_MAX,
+    PATH_LENGTH_MAX,
     ObjectPath,
     PipelinePaths,
     label_of,
@@ -38,6 +39,10 @@ SHA = "5ca1ab1e" * 8
         (PATHS.dropped(CheckpointId(12)), "dropped/000000000012"),
         (PATHS.report(CheckpointId(12)), "reports/000000000012"),
         (PATHS.recovery(Generation(3)), "recoveries/000000000003"),
+        (
+            PATHS.start(CheckpointId(4), StepId("orders"), 1, "5ca1"),
+            "starts/000000000004/orders/000000000001-5ca1",
+        ),
         (PATHS.asked("5ca1ab1e"), "requests/5ca1ab1e.asked"),
         (PATHS.answer("5ca1ab1e"), "requests/5ca1ab1e.answer"),
     ],
@@ -123,6 +128,12 @@ def test_a_negative_number_has_no_path() -> None:
 def test_a_pipeline_id_that_leaves_its_place_has_no_path() -> None:
     with pytest.raises(InvalidPath):
         PipelinePaths(PipelineId("../other")).log_entry(Slot(1))
+
+
+@pytest.mark.parametrize("text", ["a/" * PATH_LENGTH_MAX, "a" * (PART_LENGTH_MAX + 1), "a//b", "."])
+def test_a_text_that_a_backend_cannot_hold_is_no_path(text: str) -> None:
+    with pytest.raises(InvalidPath):
+        object_path(text)
 
 
 @STEADY

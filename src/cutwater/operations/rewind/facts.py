@@ -32,15 +32,8 @@ def observe(
 ) -> Observed:
     """Observe everything that a rewind to a checkpoint depends on.
 
-    Args:
-        offline: The pipeline.
-        log: Its log, as it was read.
-        target: The checkpoint to rewind to.
-        leave_sinks: Whether the sinks are left unchanged.
-        held: The process that runs the pipeline, if the rewind must be refused for it.
-
-    Raises:
-        MoveRefused: If the checkpoint was deleted meanwhile.
+    `held` is the process that runs the pipeline, if the rewind must be refused for it. MoveRefused
+    if the checkpoint was deleted meanwhile.
     """
     head = log.head
     assert head is not None
@@ -82,7 +75,7 @@ def observe(
         previews=previews,
         targets=offline.targets,
         held=held,
-        unasked=past.unasked,
+        past=past,
     )
 
 
@@ -147,7 +140,6 @@ def _find_damages(
 def _preview_restores(
     offline: OfflinePipeline, shown: Mapping[SinkId, Version | None], moved: Mapping[SinkId, str]
 ) -> tuple[dict[SinkId, RestorePreview], dict[SinkId, str]]:
-    """Preview the restore of every sink, and collect the reasons against it."""
     previews: dict[SinkId, RestorePreview] = {}
     obstacles: dict[SinkId, str] = dict(offline.unopened)
     for sink, opened in offline.sinks.items():
@@ -206,7 +198,8 @@ def _find_lost_commits(
     found = {}
     for sink, recorded in recorded_of(writes, shown).items():
         try:
-            held = behind(offline.sinks[sink], recorded) if sink in previews else None
+            opened = offline.sinks[sink] if sink in previews else None
+            held = behind(opened, recorded, unnoticed=True)
         except SinkError as error:
             found[sink] = error.reason
             continue

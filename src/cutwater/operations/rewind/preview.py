@@ -5,10 +5,10 @@ decides nothing: facts in, description out.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 from cutwater.ids import CheckpointId, SinkId, StepId
-from cutwater.operations.rewind.source_history import is_checked
+from cutwater.operations.rewind.source_history import Past, is_checked
 from cutwater.operations.rewind.target import Candidate
 from cutwater.protocol.cut import Cut, Version
 from cutwater.protocol.rewind import Refused, RewindFacts, plan_rewind
@@ -43,13 +43,18 @@ class SourceMove:
         position: Its current position, in the source's own format; None if it is not known.
         position_then: Its position in the target cut; None for its beginning.
         checked: Whether it is known that the source still has the input after that: it is
-            computed, or its files were checked. Other sources are checked when the pipeline runs.
+            computed, its files were checked, or its broker was asked. Other sources are checked
+            when the pipeline runs.
+        unchecked: Why it could not be checked; empty if it was, or if it never can be.
+        replayed: For Kafka: how many offsets it reads again; None if that is not known.
     """
 
     stream: str
     position: str | None
     position_then: str | None
     checked: bool
+    unchecked: str = ""
+    replayed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +120,6 @@ class Rewind:
 
     @property
     def done(self) -> bool:
-        """Whether it was done."""
         return self.checkpoint_id is not None
 
 
@@ -124,15 +128,10 @@ class Observed:
     """What was observed about a rewind.
 
     Attributes:
-        pipeline: The pipeline's name.
-        target: The checkpoint to rewind to.
         head: The current cut; None if its manifest cannot be read.
         undone: The checkpoints decided since the target.
-        facts: What the protocol decides by.
-        previews: The restore preview of every sink.
-        targets: Where the sinks write.
         held: The process that runs the pipeline; None if it is stopped.
-        unasked: Streams whose files could not be checked.
+        past: What is known of the input that the sources have after the target.
     """
 
     pipeline: str
@@ -144,11 +143,10 @@ class Observed:
     previews: Mapping[SinkId, RestorePreview]
     targets: SinkTargets
     held: str | None = None
-    unasked: frozenset[str] = frozenset()
+    past: Past = field(default_factory=Past)
 
 
 def preview_of(observed: Observed) -> Rewind:
-    """Describe what a rewind would do."""
     facts = observed.facts
     cut = facts.cut
     reasons = [] if observed.held is None else [observed.held]
@@ -171,7 +169,6 @@ def preview_of(observed: Observed) -> Rewind:
 
 
 def done(rewind: Rewind, checkpoint_id: CheckpointId) -> Rewind:
-    """Describe the same rewind after it was done."""
     return replace(rewind, checkpoint_id=checkpoint_id)
 
 
@@ -191,13 +188,16 @@ def _steps(head: Cut | None, cut: Cut) -> tuple[StepMove, ...]:
 
 def _sources(observed: Observed, cut: Cut) -> tuple[SourceMove, ...]:
     now = {} if observed.head is None else observed.head.stream_positions
-    then = cut.stream_positions
+    then, past = cut.stream_positions, observed.past
     return tuple(
         SourceMove(
             stream,
             now.get(stream),
             then.get(stream),
-            is_checked(now.get(stream)) and stream not in observed.unasked,
+            stream in {*past.replayed, *past.forgotten}
+            or (is_checked(now.get(stream)) and stream not in past.unasked),
+            past.unasked.get(stream, ""),
+            past.replayed.get(stream),
         )
         for stream in sorted({*now, *then})
     )

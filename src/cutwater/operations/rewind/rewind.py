@@ -86,11 +86,6 @@ def resolve_rewind_target(
     """Return the checkpoint that a text names, if it needs a rewind; None if it is the head.
 
     Reads only the log and the manifests, not the objects and not the sinks, which may not exist.
-
-    Raises:
-        ConfigError: If there is no such store, pipeline or checkpoint.
-        MoveRefused: If the log has lost its end.
-        StoreError: If the store cannot be read.
     """
     backend = existing_backend(store)
     name, identity = identify(backend, pipeline)
@@ -103,10 +98,7 @@ def resolve_rewind_target(
 def find_target(offline: OfflinePipeline, log: LogView, text: str, option: str) -> Candidate:
     """Return the checkpoint that a text names.
 
-    Raises:
-        ConfigError: If there is none.
-        MoveRefused: If the log has lost its end: what the sinks show is then not known.
-        StoreError: If the store cannot be read.
+    MoveRefused if the log has lost its end: what the sinks show is then not known.
     """
     if offline.store.lacks_decision():
         raise MoveRefused(offline.name, LOG_LOST)
@@ -126,11 +118,7 @@ def perform(
     """Rewind a pipeline that this process holds.
 
     Args:
-        offline: The pipeline.
         log: Its log as it was just read: if another process writes to it, the claim fails.
-        target: The checkpoint to rewind to.
-        leave_sinks: Whether the sinks are left unchanged.
-        clock: Tells the time.
 
     Raises:
         MoveRefused: If it cannot be done; nothing was changed.
@@ -138,8 +126,6 @@ def perform(
             before that, that process finishes it.
         Superseded: If a sink has committed a later decision, and the log shows no newer claim.
         OutcomeUnknown: If it is not known whether it is decided; the next run finds out.
-        SinkError: If a sink could not be restored now.
-        StoreError: If the store cannot be read or written.
     """
     observed = observe(offline, log, target, leave_sinks=leave_sinks, held=None)
     preview = preview_of(observed)

@@ -1,9 +1,9 @@
-"""Checks whether a source still has the input after a cut. Only file sources are checked.
+"""Checks whether a source still has the input after a cut: sources of files and of Kafka.
 
 Spark's file source keeps a log of the files it has read, which is part of a snapshot. Files that
 the newer cut has read and the older cut has not must still exist, or a rewind would lose their
-rows. The sources of this package are computed and lose nothing. Other sources are not checked until
-the run starts; a preview says so.
+rows. A broker is asked which records it has (`kafka_history`). The sources of this package are
+computed and lose nothing. Other sources are not checked until the run starts; a preview says so.
 """
 
 import json
@@ -16,6 +16,8 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 from cutwater.errors import Corrupt, NotFound
 from cutwater.ids import StepId
+from cutwater.kafka.librdkafka import OpenBroker, open_broker
+from cutwater.operations.rewind.kafka_history import kafka_past
 from cutwater.protocol.cut import Cut, StepSnapshot
 from cutwater.store.backends.directories import exists, list_directory
 from cutwater.store.pipeline_store import PipelineStore
@@ -38,24 +40,29 @@ class Past:
 
     Attributes:
         forgotten: Streams that no longer have what was read since, with the reason.
-        unasked: Streams whose files could not be checked: the files are not on this machine, or
-            are not known.
+        unasked: Streams that could not be checked, each with the reason: their files are not on
+            this machine or are not known, or their broker does not answer.
+        replayed: For each stream of Kafka that was checked: how many offsets would be read again.
     """
 
     forgotten: Mapping[str, str] = field(default_factory=dict)
-    unasked: frozenset[str] = frozenset()
+    unasked: Mapping[str, str] = field(default_factory=dict)
+    replayed: Mapping[str, int] = field(default_factory=dict)
 
 
-def past_of(store: PipelineStore, head: Cut | None, target: Cut) -> Past:
-    """Check whether sources still have the input after a cut.
+def past_of(
+    store: PipelineStore, head: Cut | None, target: Cut, broker: OpenBroker = open_broker
+) -> Past:
+    """Check whether sources still have the input after a cut: all that the current one has read."""
+    files, kafka = _files_of(store, head, target), kafka_past(head, target, broker)
+    return Past(
+        {**files.forgotten, **kafka.lost}, {**files.unasked, **kafka.unasked}, kafka.replayed
+    )
 
-    Args:
-        store: The pipeline in its store.
-        head: The current cut: what it has read must still exist, to be read again.
-        target: The cut to rewind to, or to fork from.
-    """
+
+def _files_of(store: PipelineStore, head: Cut | None, target: Cut) -> Past:
     found: dict[str, str] = {}
-    unasked = set()
+    unasked: dict[str, str] = {}
     for step, snapshot in {} if head is None else head.snapshots.items():
         for stream, offset in snapshot.offsets.items():
             if "logOffset" not in _decode(offset):
@@ -67,16 +74,16 @@ def past_of(store: PipelineStore, head: Cut | None, target: Cut) -> Past:
                 read = list(_read_after(store, snapshot, number, since))
             except (Corrupt, NotFound):
                 # The head is damaged, a usual reason for a rewind; what it has read is not known.
-                unasked.add(name)
+                unasked[name] = "the current checkpoint is damaged"
                 continue
             files = [Path(unquote(address.path)) for address in read if address.scheme == "file"]
             if len(files) < len(read):
-                unasked.add(name)
+                unasked[name] = "its files are not on this machine"
             missing = [file for file in files if not exists(file)]
             if missing:
                 more = f" and {len(missing) - 1} more" if len(missing) > 1 else ""
                 found[name] = f"{missing[0]}{more} was read since and is gone"
-    return Past(found, frozenset(unasked))
+    return Past(found, unasked)
 
 
 def _read_through(target: Cut, step: StepId, stream: str) -> int:

@@ -19,18 +19,13 @@ _DIGITS_MAX: Final = 20
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A decided checkpoint that can be chosen.
-
-    Attributes:
-        cut: Its manifest; None if it is damaged.
-    """
+    """A decided checkpoint that can be chosen; `cut` is None if its manifest is damaged."""
 
     decision: Decision
     cut: Cut | None
 
     @property
     def name(self) -> str | None:
-        """The name, if it is a savepoint."""
         return None if self.cut is None else self.cut.name
 
     @property
@@ -43,15 +38,9 @@ class Candidate:
 
 
 def choose(text: str, candidates: Sequence[Candidate], option: str) -> Candidate:
-    """Return the checkpoint that a text names.
+    """Return the checkpoint that a number, the name of a savepoint, or a time means.
 
-    Args:
-        text: A number, the name of a savepoint, or a time.
-        candidates: The checkpoints that exist, oldest first.
-        option: The option that the text was given as, for messages.
-
-    Raises:
-        ConfigError: If there is no such checkpoint, or more than one savepoint of that name.
+    Candidates are oldest first. ConfigError if there is none, or more than one savepoint of a name.
     """
     text = text.strip()
     named = [candidate for candidate in candidates if candidate.name == text]
@@ -105,8 +94,7 @@ def offer(candidates: Sequence[Candidate]) -> str:
 def milliseconds_of(text: str) -> int | None:
     """Return the time that a text in ISO 8601 means, local unless it names a zone; None if none.
 
-    Raises:
-        OverflowError: If the year in UTC is below 1 or above 9999.
+    OverflowError if the year in UTC is below 1 or above 9999.
     """
     try:
         at = datetime.fromisoformat(text)

@@ -20,8 +20,6 @@ from cutwater.protocol.transitions import TransitionTable
 
 
 class Phase(Enum):
-    """The phase of an attempt."""
-
     RESERVING = auto()
     """The number is being reserved durably, so that it is never used twice."""
     COLLECTING = auto()
@@ -39,8 +37,6 @@ class Phase(Enum):
 
 
 class PhaseTrigger(Enum):
-    """What changes the phase of an attempt."""
-
     RESERVED = auto()
     ALL_ACKNOWLEDGED = auto()
     PUBLISH = auto()
@@ -71,8 +67,6 @@ ATTEMPT: Final = TransitionTable(
 
 
 class AckResult(Enum):
-    """The result of an acknowledgement."""
-
     ACCEPTED = auto()
     """The acknowledgement counts."""
     DUPLICATE = auto()
@@ -86,8 +80,6 @@ class AckResult(Enum):
 
 
 class CancelResult(Enum):
-    """The result of a cancellation."""
-
     CANCELLED = auto()
     """The attempt has ended without a checkpoint."""
     TOO_LATE = auto()
@@ -99,8 +91,6 @@ class CancelResult(Enum):
 
 
 class RequestResult(Enum):
-    """The result of a request."""
-
     QUEUED = auto()
     QUEUE_FULL = auto()
     NOT_RUNNING = auto()
@@ -108,11 +98,9 @@ class RequestResult(Enum):
 
 @dataclass(frozen=True, slots=True)
 class CheckpointRequest:
-    """A request for a checkpoint or savepoint.
+    """A request for a checkpoint or savepoint; never for a REWIND, which no attempt serves.
 
     Attributes:
-        kind: CHECKPOINT, FULL or SAVEPOINT.
-        name: The savepoint's name.
         drain: Whether sources stop after the barrier (stop with a savepoint or checkpoint).
         is_last: Whether the run ends with it: sinks commit whatever `commit_every` says.
     """
@@ -123,11 +111,6 @@ class CheckpointRequest:
     is_last: bool = False
 
     def __post_init__(self) -> None:
-        """Refuse the kind REWIND: `rewind` decides a rewind; no attempt serves it.
-
-        Raises:
-            ProtocolViolation: For the kind REWIND.
-        """
         if self.kind is CheckpointKind.REWIND:
             message = "a rewind is decided, not attempted."
             raise ProtocolViolation(message)
@@ -154,7 +137,6 @@ class CheckpointRequest:
 
     @property
     def flags(self) -> Flag:
-        """The flags of the barrier that serves the request."""
         full = Flag.NONE if self.kind is CheckpointKind.CHECKPOINT else Flag.FULL_SNAPSHOT
         return full | (Flag.DRAIN if self.drain else Flag.NONE)
 
@@ -178,15 +160,9 @@ class Attempt:
 
     @property
     def barrier(self) -> Barrier:
-        """The barrier that starts the attempt at the sources."""
         return Barrier(self.checkpoint_id, self.generation, self.request.flags, self.started_at_ms)
 
     def move(self, trigger: PhaseTrigger) -> None:
-        """Move to the next phase.
-
-        Raises:
-            ProtocolViolation: If the attempt table has no such transition.
-        """
         self.phase = ATTEMPT.next(self.phase, trigger)
 
     def acknowledge(self, snapshot: StepSnapshot) -> AckResult:
@@ -204,12 +180,10 @@ class Attempt:
 
     @property
     def can_fail(self) -> bool:
-        """Whether the attempt may still end without a checkpoint."""
         return ATTEMPT.allows(self.phase, PhaseTrigger.FAIL)
 
     @property
     def missing(self) -> tuple[StepId, ...]:
-        """The steps that have not acknowledged, by name."""
         return tuple(sorted(self.participants - set(self._snapshots)))
 
     @property
@@ -222,5 +196,4 @@ class Attempt:
 
     @property
     def snapshots(self) -> Mapping[StepId, StepSnapshot]:
-        """The acknowledged snapshots."""
         return dict(self._snapshots)

@@ -45,15 +45,6 @@ class Coordinator:
         generation: Generation,
         standing: events.Standing,
     ) -> None:
-        """Start a generation.
-
-        Args:
-            pipeline: The pipeline's uuid, part of every sink's idempotence key.
-            topology: Its steps, fixed for the generation.
-            options: When to start, how long to wait, what to tolerate.
-            generation: The generation that was claimed.
-            standing: Where it starts.
-        """
         self._topology = topology
         self._options = options
         self._generation = generation
@@ -89,7 +80,7 @@ class Coordinator:
         }
 
     def handle(self, event: events.CoordinatorEvent) -> Commands:
-        """Handle one event and return the commands to carry out, in order.
+        """Return the commands to carry out, in order.
 
         Raises:
             ProtocolViolation: If the event is not possible now; the coordinator has not changed.
@@ -381,12 +372,10 @@ class Coordinator:
 
     @property
     def mode(self) -> events.Mode:
-        """Whether attempts may start."""
         return self._mode
 
     @property
     def committer_state(self) -> CommitterState:
-        """Whether sinks are committing a decision, or are blocked."""
         return self._committer.state
 
     @property
@@ -399,11 +388,10 @@ class Coordinator:
 
     @property
     def open_attempts(self) -> Mapping[CheckpointId, Phase]:
-        """Every attempt that has not ended, and its phase."""
+        """Every attempt that has not ended."""
         return {attempt.checkpoint_id: attempt.phase for attempt in self._attempts.values()}
 
     def missing(self, checkpoint_id: CheckpointId) -> tuple[StepId, ...]:
-        """Return the steps that have not acknowledged an open attempt."""
         return self._attempts[checkpoint_id].missing
 
     @property
@@ -413,7 +401,6 @@ class Coordinator:
 
     @property
     def completed_count(self) -> int:
-        """Number of checkpoints that this generation has completed."""
         return self._ledger.completed_count
 
     @property

@@ -33,7 +33,6 @@ class Standing:
         highest_id: The highest attempt id ever taken; the next attempt gets a higher one.
         decided: Each step's batch in the restored cut.
         carried: What sinks have prepared and not committed yet.
-        visible: The version every sink shows.
         last_writes: The last recorded decision that made each sink write.
         overtaken: Whether the restored cut has data in flight.
     """
@@ -61,10 +60,8 @@ class Clock:
 class Requested:
     """A checkpoint or savepoint is requested.
 
-    Attributes:
-        now_ms: When.
-        at_once: The pipeline stops with it. The request comes before all waiting requests, and
-            open attempts give way to it: each of them may be stuck until its deadline.
+    With `at_once` the pipeline stops with it. The request comes before all waiting requests, and
+    open attempts give way to it: each of them may be stuck until its deadline.
     """
 
     request: CheckpointRequest
@@ -83,13 +80,7 @@ class Reserved:
 
 @dataclass(frozen=True, slots=True)
 class ReserveFailed:
-    """The attempt's number could not be reserved; whether it was taken does not matter.
-
-    Attributes:
-        checkpoint_id: The attempt; its number is not used again.
-        now_ms: When the failure was known.
-        detail: Human-readable: why not.
-    """
+    """The attempt's number could not be reserved and is not used again; `detail` says why."""
 
     answers: ClassVar[PhaseTrigger] = PhaseTrigger.RESERVED
 
@@ -230,12 +221,9 @@ class GarbageCollected:
 
 @dataclass(frozen=True, slots=True)
 class Cancelled:
-    """A user aborts an attempt; answered with `AnswerCancel`.
+    """A user aborts an attempt, None for the only open one; answered with `AnswerCancel`.
 
-    Attributes:
-        checkpoint_id: The attempt; None for the only open one.
-        now_ms: When the abort was requested.
-        reason: The user's reason; becomes the detail of the attempt's end.
+    The reason becomes the detail of the attempt's end.
     """
 
     checkpoint_id: CheckpointId | None
@@ -289,9 +277,7 @@ CoordinatorEvent = (
 class ReserveId:
     """Reserve this number durably; answer with `Reserved` or `ReserveFailed`.
 
-    Attributes:
-        kind: The kind of checkpoint that the attempt makes.
-        request: The request it serves, for reports; not part of the comparison.
+    The request it serves is for reports and not part of the comparison.
     """
 
     checkpoint_id: CheckpointId
@@ -310,10 +296,7 @@ class StartAttempt:
 class EndAttempt:
     """Notify every step directly that the attempt is over.
 
-    Attributes:
-        decided: Whether it became a checkpoint.
-        reason: If not, why.
-        detail: Human-readable: which steps were missing, which facts contradict each other.
+    `detail` is human-readable: which steps were missing, which facts contradict each other.
     """
 
     checkpoint_id: CheckpointId
@@ -364,10 +347,7 @@ class AnswerRequest:
 class AnswerCancel:
     """The answer to a cancellation; the attempt's `EndAttempt` comes before it.
 
-    Attributes:
-        cancel: The event that is answered.
-        result: The result of the cancellation.
-        checkpoint_id: The cancelled attempt; None if no attempt, or more than one, was open.
+    `checkpoint_id` is None if no attempt, or more than one, was open.
     """
 
     cancel: Cancelled

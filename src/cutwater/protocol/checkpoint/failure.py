@@ -50,7 +50,6 @@ class FailureStreak:
         return self.tolerable is not None and self.counted > self.tolerable
 
     def completed(self) -> None:
-        """Note a completed attempt: the streak is over."""
         self.counted = 0
 
     @property

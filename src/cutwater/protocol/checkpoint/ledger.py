@@ -36,12 +36,10 @@ class CommitPace:
     """How often the sinks of one generation commit."""
 
     def __init__(self, every_ms: int) -> None:
-        """Start a generation: a commit is due."""
         self._every_ms = every_ms
         self._committed_at_ms: int | None = None
 
     def is_due(self, now_ms: int) -> bool:
-        """Return whether a commit is due at this time."""
         last_ms = self._committed_at_ms
         return last_ms is None or now_ms - last_ms >= self._every_ms
 
@@ -53,7 +51,6 @@ class CommitPace:
         return self.is_due(attempt.started_at_ms)
 
     def decided(self, cut: Cut) -> None:
-        """Note a decision; if it gives rows to sinks, it becomes the last commit."""
         if cut.commit_point and any(cut.commit.values()):
             self._committed_at_ms = cut.started_at_ms
 
@@ -142,7 +139,6 @@ class Ledger:
         return self._pace.is_due(now_ms)
 
     def committed(self, versions: Mapping[SinkId, Version] | None) -> None:
-        """Note what the sinks show now."""
         if versions is not None:
             self._visible.update(versions)
             self._writes = self._pending_writes
@@ -169,5 +165,4 @@ class Ledger:
 
     @property
     def completed_count(self) -> int:
-        """Number of cuts that this generation has decided."""
         return self._count

@@ -32,15 +32,10 @@ class TriggerFacts:
     """Everything that the decision depends on.
 
     Attributes:
-        now_ms: The current time.
-        open_attempts: Number of attempts that have not ended.
         started_at_ms: When the last attempt started; None before the first.
         ended_at_ms: When the last attempt ended; None before the first end.
-        failure_pause_ms: How long to pause after the failures so far.
-        requested: Whether a request is waiting.
         drained: Whether everything is drained and sinks wait for a commit.
         garbage: Whether garbage is being or must be collected first.
-        ending: Whether the pipeline is ending.
     """
 
     now_ms: int
@@ -55,7 +50,6 @@ class TriggerFacts:
 
 
 def decide(facts: TriggerFacts, options: CheckpointOptions) -> Verdict:
-    """Return whether an attempt starts now, and if not, why not."""
     if facts.ending:
         return Verdict.ENDING
     if facts.garbage:
@@ -111,7 +105,6 @@ class Schedule:
         return RequestResult.QUEUED
 
     def put_back(self, request: CheckpointRequest) -> None:
-        """Put a request back at the front of the queue."""
         self._requests.appendleft(request)
 
     def dismiss(self) -> tuple[AnswerRequest, ...]:
@@ -127,11 +120,9 @@ class Schedule:
         return self._requests.popleft() if self._requests else CheckpointRequest()
 
     def ended(self, now_ms: int) -> None:
-        """Note the end of an attempt, whatever the outcome."""
         self._ended_at_ms = now_ms
 
     def completed(self) -> None:
-        """Note a checkpoint: the failure streak ends, and garbage is due."""
         self._streak.completed()
         self._garbage_due = True
 
@@ -147,11 +138,9 @@ class Schedule:
 
     @property
     def collecting(self) -> bool:
-        """Whether garbage is being collected."""
         return self._collecting
 
     def collected(self) -> None:
-        """Note that garbage is collected."""
         self._collecting = False
 
     def facts(self, now_ms: int | None, open_attempts: int, *, ending: bool) -> TriggerFacts:

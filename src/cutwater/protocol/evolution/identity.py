@@ -33,13 +33,15 @@ class InputIdentity:
     """One input, in the order in which the step's offsets are written.
 
     Attributes:
-        name: The source node, or the channel.
         ordinal: For a channel: the number of the input in the step (rule F38).
         format: For a source: its format; offsets of one format mean nothing to another.
         place: For a source: where it reads, human-readable.
         settings: For a source: a hash of the place and of the options that say what is read.
         log: For a source of Spark: the number under which it keeps files next to its query;
             None if it keeps none.
+        servers: For a source at a broker: where the broker is; holds no secret.
+        topics: For such a source: each topic with the id that the broker gave it when it was
+            created; empty if unknown. A topic recreated under its name has another id.
     """
 
     kind: InputKind
@@ -49,6 +51,15 @@ class InputIdentity:
     place: str = ""
     settings: str = ""
     log: int | None = None
+    servers: str = ""
+    topics: tuple[tuple[str, str], ...] = ()
+
+    def recreated_since(self, before: "InputIdentity") -> tuple[str, ...]:
+        """Return the topics that were deleted and recreated since an earlier identity."""
+        now = dict(self.topics)
+        return tuple(
+            topic for topic, topic_id in before.topics if now.get(topic, topic_id) != topic_id
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,10 +93,7 @@ class StepIdentity:
         operators: The operators that keep state, in plan order.
         partitions: Number of partitions of its state; None if it has no state, or if no number
             is requested.
-        is_query: Whether it is a streaming query, with files of its own.
-        sources: The source nodes in it.
-        sinks: The sink written in it, if any.
-        spark: The version of Spark.
+        by_reference: Whether its channel names the files of its source instead of holding rows.
         plan_sha256: A hash of the whole plan. Equal hashes mean the same code; different hashes
             may still be the same code.
     """
@@ -98,6 +106,7 @@ class StepIdentity:
     sources: tuple[str, ...] = ()
     sinks: tuple[str, ...] = ()
     spark: str = ""
+    by_reference: bool = False
     plan_sha256: str = ""
 
     def streams(self, source: str) -> tuple[tuple[int, InputIdentity], ...]:
@@ -139,7 +148,6 @@ class StepIdentity:
 
     @property
     def channels(self) -> tuple[InputIdentity, ...]:
-        """The inputs that are channels, by their numbers in the step."""
         found = (step_input for step_input in self.inputs if step_input.kind is InputKind.CHANNEL)
         return tuple(sorted(found, key=lambda channel: channel.ordinal))
 
@@ -147,8 +155,7 @@ class StepIdentity:
 def state_differences(old: StepIdentity, new: StepIdentity) -> tuple[str, ...]:
     """Return why the current step cannot use the state of the old step; empty if it can.
 
-    Returns:
-        One sentence per reason, each without its subject, the step's name.
+    Each reason is a sentence without its subject, the step's name.
     """
     found = []
     then, now = old.operators, new.operators

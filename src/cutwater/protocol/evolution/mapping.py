@@ -32,6 +32,10 @@ from cutwater.protocol.messages import START, Place
 _SAVEPOINT: Final = (
     "Run the old code once more and stop it with a savepoint, which leaves nothing in flight"
 )
+KEEP_STATE: Final = (
+    "Change it back, or give the step another name, which starts it empty "
+    "(--allow-new --allow-dropped)"
+)
 _ALLOW_NEW: Final = "Allow it with --allow-new"
 _ALLOW_DROPPED: Final = "Allow it with --allow-dropped, or bring it back"
 
@@ -111,8 +115,6 @@ class Change:
     """A cut as changed code sees it.
 
     Attributes:
-        fates: What happens to every step, old and new.
-        refusals: What prevents the restore; empty if it can be done.
         cut: The cut with a snapshot and an identity for exactly the current steps; an identity
             has the number of partitions of the state that is kept.
         queries: The steps whose query must be rebuilt, each with all lines of its offsets.
@@ -125,18 +127,11 @@ class Change:
 
     @property
     def is_change(self) -> bool:
-        """Whether anything but the code inside steps has changed."""
         return any(fate.fate is not Fate.KEPT or fate.notes for fate in self.fates)
 
 
 def map_cut(cut: Cut, now: Mapping[StepId, StepIdentity], allowed: Allowances) -> Change:
-    """Return what the current pipeline makes of a cut.
-
-    Args:
-        cut: The cut, with the identities its manifest holds.
-        now: The current steps, each after those it reads from.
-        allowed: What the user has allowed.
-    """
+    """Return what the current pipeline makes of a cut; `now` has each step after those it reads."""
     if set(cut.identities) != set(cut.snapshots):
         return _same_shape(cut, now, allowed)
     return _Mapper(cut, now, allowed).run()
@@ -220,7 +215,6 @@ class _Mapper:
 
     @property
     def _owners(self) -> Mapping[str, StepId]:
-        """The step that each source was in."""
         return {source: step for step, found in self.old.items() for source in found.sources}
 
     # -- one current step
@@ -273,12 +267,7 @@ class _Mapper:
         has_state = not self._never_ran(step)
         differences = state_differences(old, identity) if has_state else ()
         for reason in differences:
-            self._refuse(
-                f"step {step}",
-                reason,
-                "Change it back, or give the step another name, which starts it empty "
-                "(--allow-new --allow-dropped)",
-            )
+            self._refuse(f"step {step}", reason, KEEP_STATE)
         if has_state and runs_on_older_spark(old, identity):
             self._refuse(
                 f"step {step}",
@@ -346,7 +335,12 @@ class _Mapper:
         if swap and self._is_empty(step):
             return begins
         subject = f"source {now.name}"
-        is_other = [stream.settings for _, stream in then] != [
+        recreated = [
+            topic
+            for (_, before), (_, after) in zip(then, streams, strict=False)
+            for topic in after.recreated_since(before)
+        ]
+        is_other = bool(recreated) or [stream.settings for _, stream in then] != [
             stream.settings for _, stream in streams
         ]
         if swap and is_other:
@@ -364,6 +358,13 @@ class _Mapper:
                 )
             return begins
         at, before = then[number]
+        if recreated and number == 0:
+            self._refuse(
+                subject,
+                f"reads {', '.join(recreated)}, deleted and recreated since: the checkpoint's "
+                "offsets are those of other records",
+                f"Start it from its startingOffsets with --swap {now.name}, which keeps all state",
+            )
         if before.format != now.format:
             self._refuse(
                 subject,

@@ -48,17 +48,9 @@ class Aligner:
         is_sink: bool = False,
         max_concurrent: int = 1,
     ) -> None:
-        """Create the aligner of one step.
+        """Create the aligner of one step; the positions fix its inputs, at least one.
 
-        Args:
-            positions: The step's position on each of its inputs; fixes the set of inputs.
-            options: When it may overtake.
-            generation: The only epoch whose barriers count.
-            is_sink: Whether the step accepts only aligned checkpoints and so never overtakes.
-            max_concurrent: How many attempts may be open at once.
-
-        Raises:
-            ProtocolViolation: Without any input.
+        A sink step accepts only aligned checkpoints and so never overtakes.
         """
         if not positions:
             message = "an aligner needs at least one input; a source has an injector instead."
@@ -83,7 +75,7 @@ class Aligner:
         }
 
     def handle(self, event: events.AlignerEvent) -> Commands:
-        """Handle one event and return the commands to carry out, in order.
+        """Return the commands to carry out, in order.
 
         Raises:
             ProtocolViolation: If the event is not possible now; the aligner has not changed.

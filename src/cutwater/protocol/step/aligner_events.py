@@ -16,8 +16,6 @@ from cutwater.protocol.transitions import TransitionTable
 
 
 class AlignmentState(Enum):
-    """The state of one attempt at one step."""
-
     ALIGNING = auto()
     """The barrier is awaited or held on some inputs; the step keeps reading the others."""
     ALIGNED = auto()
@@ -33,8 +31,6 @@ class AlignmentState(Enum):
 
 
 class AlignmentTrigger(Enum):
-    """What changes the state of an attempt at one step."""
-
     ALL_REACHED = auto()
     OVERTAKE = auto()
     ALL_RECORDED = auto()
@@ -77,9 +73,7 @@ class AlignmentProgress:
     """How far the inputs of a step are from the barrier of one open attempt; for reports.
 
     Attributes:
-        state: The state of the attempt at this step.
         aligned: The inputs that were read up to their barrier, sorted.
-        waiting: The other inputs.
         behind_bytes: Bytes between the step's positions and the barriers that it has seen.
         recorded_bytes: Bytes that the barrier has overtaken so far; stored with the checkpoint.
     """
@@ -179,13 +173,7 @@ class Protect:
 
 @dataclass(frozen=True, slots=True)
 class Captured:
-    """Everything in flight is known: these ranges, and nothing else.
-
-    Attributes:
-        checkpoint_id: The attempt.
-        ranges: The Events between the step's positions and the barriers.
-        places: The place of the barrier on every input, for the cut equation.
-    """
+    """Everything in flight is known: the ranges, and the place of the barrier on every input."""
 
     checkpoint_id: CheckpointId
     ranges: tuple[InFlightRange, ...]

@@ -30,13 +30,10 @@ class BatchAppended:
     """A batch has computed its result and is appended now, in this critical section.
 
     Attributes:
-        batch: Its number, one more than the last.
         event: The result; None when it has no rows (rule F23).
         moved: The end of the batch on the inputs it read, taken from the batch's own offsets.
         offsets: The end of the batch in outside streams; None when it read none.
-        watermark_ms: The watermark after the batch.
         owes_batch: Whether a batch without new data is due after it.
-        staged: What its sink writer staged.
     """
 
     batch: BatchId
@@ -52,9 +49,7 @@ class BatchAppended:
 class BatchCommitted:
     """The engine has made the last appended batch durable in scratch.
 
-    Attributes:
-        owes_batch: Whether a batch without new data is due after it, if the engine knows it only
-            now; None keeps the value given when the batch was appended.
+    `owes_batch` is None if the value given when the batch was appended still holds.
     """
 
     batch: BatchId

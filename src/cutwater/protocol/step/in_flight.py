@@ -18,9 +18,7 @@ from cutwater.protocol.messages import Place
 class InFlightRange:
     """The Events of one input that belong to the cut but not to the step's state.
 
-    Attributes:
-        start: The step's position when it let the barrier overtake.
-        end: The barrier's place.
+    It reaches from the step's position when it let the barrier overtake to the barrier's place.
     """
 
     input: InputId
@@ -29,22 +27,16 @@ class InFlightRange:
 
     @property
     def count(self) -> int:
-        """Number of Events."""
         return self.end.position - self.start.position
 
     @property
     def size_bytes(self) -> int:
-        """Number of bytes."""
         return self.end.log_bytes - self.start.log_bytes
 
 
 @dataclass(slots=True)
 class Recording:
-    """The recording of one attempt at one step.
-
-    Attributes:
-        size_bytes: Number of bytes recorded so far, including open inputs.
-    """
+    """The recording of one attempt at one step; its size includes open inputs."""
 
     _open: dict[InputId, tuple[Place, Place]] = field(default_factory=dict)
     _closed: list[InFlightRange] = field(default_factory=list)
@@ -54,12 +46,7 @@ class Recording:
     def begin(
         cls, positions: Mapping[InputId, Place], places: Mapping[InputId, Place]
     ) -> "Recording":
-        """Start recording every input from the step's position.
-
-        Args:
-            positions: The step's position on each input.
-            places: The place of the barrier on the inputs where it is visible.
-        """
+        """Start recording every input from the step's position to its barrier, if already seen."""
         recording = cls()
         for source, start in positions.items():
             recording._open[source] = (start, start)
@@ -76,12 +63,7 @@ class Recording:
             self.size_bytes += end.log_bytes - known.log_bytes
 
     def close(self, source: InputId, end: Place) -> None:
-        """End the recording of one input at its barrier.
-
-        Raises:
-            ProtocolViolation: If the input is not being recorded or the barrier is before the
-                step's position.
-        """
+        """End the recording of one input at its barrier, which is never before its start."""
         if source not in self._open:
             message = f"input {source} is not being recorded."
             raise ProtocolViolation(message)
@@ -99,7 +81,6 @@ class Recording:
         return self._open[source][0]
 
     def is_open(self, source: InputId) -> bool:
-        """Return whether the input is still being recorded."""
         return source in self._open
 
     def starts(self) -> tuple[tuple[InputId, Place], ...]:

@@ -37,13 +37,7 @@ class Injector:
     __slots__ = ("_generation", "_handed_out", "_last", "_limit", "_waiting", "step")
 
     def __init__(self, step: StepId, generation: Generation, limit: int = 1) -> None:
-        """Create the injector of one source.
-
-        Args:
-            step: The source step.
-            generation: The generation whose barriers it accepts.
-            limit: How many barriers may wait: the number of concurrent attempts.
-        """
+        """Create the injector of one source; `limit` barriers may wait, one per open attempt."""
         self.step = step
         self._generation = generation
         self._limit = limit
@@ -52,11 +46,7 @@ class Injector:
         self._handed_out = False
 
     def poll_handle(self) -> PollHandle:
-        """Return the one handle of this injector.
-
-        Raises:
-            ProtocolViolation: On the second call: two pollers would share one barrier.
-        """
+        """Return the one handle of this injector; two pollers would share one barrier."""
         if self._handed_out:
             message = f"the injector of {self.step} already has its handle."
             raise ProtocolViolation(message)
@@ -100,5 +90,4 @@ class Injector:
 
     @property
     def waiting(self) -> int:
-        """Number of barriers that the source has not taken."""
         return len(self._waiting)

@@ -63,14 +63,6 @@ class Step:
         generation: Generation,
         restored: Restored | None = None,
     ) -> None:
-        """Start a step.
-
-        Args:
-            spec: The step.
-            options: The pipeline's options.
-            generation: The generation it runs in.
-            restored: Where it starts; None for an empty start.
-        """
         begin = restored or Restored(positions=dict.fromkeys(spec.inputs, START))
         if set(begin.positions) != set(spec.inputs):
             message = f"{spec.step} has inputs {spec.inputs}, not {tuple(begin.positions)}."
@@ -351,7 +343,6 @@ class Step:
 
     @property
     def last(self) -> BatchId:
-        """The last appended batch."""
         return self._last
 
     @property
@@ -371,7 +362,6 @@ class Step:
 
     @property
     def watermark_ms(self) -> int | None:
-        """The step's event-time watermark."""
         return self._watermark_ms
 
     @property
@@ -386,7 +376,6 @@ class Step:
 
     @property
     def finished(self) -> bool:
-        """Whether the step has reached its end of input."""
         return self._finished
 
     @property

@@ -45,13 +45,7 @@ class SnapshotBook:
         return any(not pending.committed for pending in tuple(self._pending.values()))
 
     def note(self, snapshot: StepSnapshot, *, committed: bool, captured: bool) -> Commands:
-        """Add a snapshot.
-
-        Args:
-            snapshot: The step at this instant.
-            committed: Whether its batch is already committed.
-            captured: Whether nothing can be in flight (a source).
-        """
+        """Add a snapshot; it is captured at once if nothing can be in flight (a source)."""
         pending = _Pending(snapshot, captured)
         self._pending[snapshot.checkpoint_id] = pending
         return self._commit(pending) if committed else ()
@@ -65,7 +59,6 @@ class SnapshotBook:
         return commands
 
     def captured(self, captured: Captured) -> Commands:
-        """Note what was in flight."""
         pending = self._pending[captured.checkpoint_id]
         pending.captured = True
         pending.ranges = captured.ranges
@@ -73,11 +66,7 @@ class SnapshotBook:
         return self._upload(pending)
 
     def stored(self, event: Stored) -> Commands:
-        """Acknowledge a stored snapshot; a snapshot that was dropped meanwhile is ignored.
-
-        Raises:
-            ProtocolViolation: If the snapshot was not being stored.
-        """
+        """Acknowledge a stored snapshot; a snapshot that was dropped meanwhile is ignored."""
         pending = self._pending.get(event.checkpoint_id)
         if pending is None:
             return ()
@@ -89,7 +78,6 @@ class SnapshotBook:
         return (Acknowledge(pending.snapshot),)
 
     def batch_of(self, checkpoint_id: CheckpointId) -> BatchId | None:
-        """Return the batch of an open snapshot."""
         pending = self._pending.get(checkpoint_id)
         return None if pending is None else pending.snapshot.batch
 

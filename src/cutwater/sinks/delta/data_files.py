@@ -42,9 +42,7 @@ class DataFile:
     """A file with rows of a table.
 
     Attributes:
-        storage: The table's directory.
         logged: Its name in the table's log, which is encoded as in an address.
-        size_bytes: How many bytes it has.
         values: The values of the partition columns, as text.
         bounds: The bounds of its key columns in the table's log.
     """
@@ -57,11 +55,9 @@ class DataFile:
     bounds: Mapping[str, Bounds] = field(default_factory=dict)
 
     def open(self) -> pq.ParquetFile:
-        """Open it, to be read in parts."""
         return self.storage.parquet(self.name)
 
     def addition(self, schema: StructType) -> AddAction:
-        """Return the action that adds the file to a table."""
         facts = self.storage.facts(self.name)
         if facts is None:
             message = f"{self.name} is gone"
@@ -81,7 +77,6 @@ class DataFile:
         return quote(self.name, safe=_KEPT_IN_LOG) == self.logged
 
     def removal(self) -> RemoveAction:
-        """Return the action that removes the file from a table."""
         now_ms = int(time.time() * 1000)
         return RemoveAction(self.name, True, now_ms, self.size_bytes, dict(self.values))
 
@@ -144,14 +139,7 @@ class Copies:
     """Makes copies for the commit of one slot."""
 
     def __init__(self, storage: TableStorage, spool: Path, key: str, columns: TableColumns) -> None:
-        """Make them in a spool directory.
-
-        Args:
-            storage: The table's directory.
-            spool: A local directory of this process alone.
-            key: The unique key of this commit.
-            columns: The columns of a copy.
-        """
+        """Make them in `spool`, a local directory of this process alone, for the commit `key`."""
         self._storage = storage
         self._spool = spool
         self._key = key
@@ -160,11 +148,8 @@ class Copies:
     def copy(self, parts: Sequence[Part]) -> DataFile:
         """Copy the wanted rows of files into one; they have the same partition and calendars.
 
-        Returns:
-            The copy, published and synced.
-
-        Raises:
-            SinkError: If a file has a column that cannot be copied without changing a value.
+        The copy is published and synced. SinkError if a file has a column that cannot be copied
+        without changing a value.
         """
         values = parts[0].file.values
         digest = hashlib.sha256(f"{self._key}\n{self._columns.schema.json()}".encode())

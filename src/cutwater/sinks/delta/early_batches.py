@@ -22,10 +22,9 @@ from pyspark.sql.types import StructType
 
 from cutwater.errors import SinkError, Superseded
 from cutwater.ids import BatchId, Generation, Slot
-from cutwater.protocol.commit import CommitPermit
+from cutwater.protocol.commit import CommitPermit, ShowPermit
 from cutwater.protocol.cut import Committable, Version
 from cutwater.protocol.lost_commit import Found
-from cutwater.protocol.showing import ShowPermit
 from cutwater.sinks.base import SinkContext
 from cutwater.sinks.delta.merge import Change
 from cutwater.sinks.delta.schema import added_columns, spark_schema, table_obstacle, unwritable
@@ -131,11 +130,7 @@ class ShowingDeltaTable(OpenDeltaTable):
     def take_back(
         self, permit: ShowPermit, version: Version | None, carried: Sequence[Committable]
     ) -> Version:
-        """Roll back batches that were shown after a version; fence predecessors.
-
-        Raises:
-            SinkError: Also if another program has written to the table since.
-        """
+        """SinkError also if another program has written to the table since."""
         with self._lock:
             taken = self._begin(permit, lambda table: self._go_back_to(table, permit, version))
             self._waiting = list(carried)
@@ -143,7 +138,6 @@ class ShowingDeltaTable(OpenDeltaTable):
             return taken
 
     def take_over(self, permit: ShowPermit) -> Version:
-        """Fence predecessors and leave the table as it is."""
         with self._lock:
             return self._begin(permit, lambda table: self._mark(table, permit.slot))
 
@@ -185,7 +179,7 @@ class ShowingDeltaTable(OpenDeltaTable):
     # -- showing
 
     def show(self, permit: ShowPermit, committable: Committable) -> None:
-        """Make a batch visible before its checkpoint, as a separate version."""
+        """Each batch is a separate version."""
         with self._lock:
             if self._claim is None or self._claim.slot != permit.slot:
                 newer = Slot(0) if self._claim is None else self._claim.slot

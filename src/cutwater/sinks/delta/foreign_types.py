@@ -74,7 +74,6 @@ _ARROW: Final[Mapping[type[DataType], pa.DataType]] = {
 
 
 def arrow_type(kind: DataType) -> pa.DataType:
-    """Return the Arrow type that holds the values of a Delta type."""
     match kind:
         case StructType():
             return pa.struct([(field.name, arrow_type(field.dataType)) for field in kind])
@@ -144,7 +143,6 @@ class TableColumns:
 
     Attributes:
         schema: The columns, with the table's types; no partition columns, which files lack.
-        sink: The sink that reads them, for messages.
     """
 
     schema: StructType
@@ -152,19 +150,12 @@ class TableColumns:
 
     @property
     def arrow(self) -> pa.Schema:
-        """The columns as Arrow has them."""
         return pa.schema([(field.name, arrow_type(field.dataType)) for field in self.schema])
 
     def batches(self, file: pq.ParquetFile, name: str, rows: int) -> Iterator[pa.RecordBatch]:
-        """Read a file in parts, as the table has its columns. A column it lacks is null.
+        """Read a file in parts of at most so many rows, as the table has its columns.
 
-        Args:
-            file: The file.
-            name: Its name, for messages.
-            rows: How many rows a part has at most.
-
-        Raises:
-            SinkError: If a column cannot be converted without changing a value.
+        A column it lacks is null. SinkError if one cannot be converted without changing a value.
         """
         columns = _FileColumns(self, file, name)
         there = columns.find_columns()
@@ -192,8 +183,6 @@ def _empty_parts(file: pq.ParquetFile, rows: int) -> Iterator[pa.RecordBatch]:
 
 
 class _FileColumns:
-    """The columns of a table in one file."""
-
     def __init__(
         self, columns: TableColumns, file: pq.ParquetFile, name: str, *, compares: bool = False
     ) -> None:
@@ -230,7 +219,6 @@ class _FileColumns:
             raise OSError(message) from error
 
     def convert(self, part: pa.RecordBatch, there: Mapping[str, str]) -> pa.RecordBatch:
-        """Return a part with the table's columns."""
         arrays = []
         for field in self._columns.schema:
             if field.name in there:

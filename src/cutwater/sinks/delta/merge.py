@@ -45,11 +45,6 @@ class Change:
     removed: Sequence[DataFile] = ()
 
     def actions(self, schema: StructType) -> list[AddAction | RemoveAction]:
-        """Return the actions of the commit.
-
-        Args:
-            schema: The table's columns.
-        """
         return [
             *(file.removal() for file in self.removed),
             *(file.addition(schema) for file in self.added),
@@ -57,28 +52,19 @@ class Change:
 
 
 def append_files(staged: Sequence[DataFile], copies: Copies) -> Change:
-    """Add files."""
     return Change(_settle([Part(file) for file in staged], copies))
 
 
 def overwrite_files(
     staged: Sequence[DataFile], there: Sequence[DataFile], copies: Copies
 ) -> Change:
-    """Replace all files."""
     return Change(_settle([Part(file) for file in staged], copies), there)
 
 
 def upsert_files(
     batches: Sequence[Sequence[DataFile]], there: Sequence[DataFile], keys: Keys, copies: Copies
 ) -> Change:
-    """Replace rows with the same key.
-
-    Args:
-        batches: The files of each batch, oldest first.
-        there: The files of the table.
-        keys: What a key consists of.
-        copies: Makes copies.
-    """
+    """Replace rows with the same key; `batches` are oldest first, `there` is the table."""
     parts: list[Part] = []
     later: list[pa.Table] = []
     for batch in reversed(batches):

@@ -109,11 +109,7 @@ class Keys:
 
     @classmethod
     def of(cls, rows: StructType, names: Sequence[str], sink: SinkId) -> "Keys":
-        """Find the key columns of these rows.
-
-        Raises:
-            ConfigError: If one is missing, or of a type that is not compared exactly.
-        """
+        """Find the key columns of these rows."""
         types = {field.name: field.dataType for field in rows}
         for name in names:
             if name not in types:
@@ -126,11 +122,7 @@ class Keys:
         return cls({name: types[name] for name in names}, sink)
 
     def read(self, files: Iterable[KeyedFile]) -> pa.Table:
-        """Read the keys of files, row by row.
-
-        Raises:
-            SinkError: If a file stores a key in a form that cannot be compared.
-        """
+        """Read the keys of files, row by row."""
         tables = [self._read_one(file) for file in files]
         return pa.concat_tables([self._schema.empty_table(), *tables])
 
@@ -155,7 +147,6 @@ class Keys:
         return pa.Table.from_arrays(columns, schema=self._schema)
 
     def bounds(self, keys: pa.Table) -> Mapping[str, Bounds]:
-        """Return the min and max value of each key column."""
         found = {}
         for name in self.types:
             ends = pc.min_max(keys[name]).as_py() if self.is_bounded(name) else {}
@@ -167,11 +158,7 @@ class Keys:
         return type(self.types[name]) in _BOUNDED and "." not in name
 
     def refuse_twice(self, keys: pa.Table, sink: SinkId) -> None:
-        """Refuse keys if one of them occurs twice.
-
-        Raises:
-            SinkError: Naming such a key.
-        """
+        """Refuse keys if one of them occurs twice; the error names it."""
         counted = _plain(keys).group_by(_plain(keys).column_names).aggregate([([], "count_all")])
         if counted.num_rows == keys.num_rows:
             return
@@ -183,12 +170,7 @@ class Keys:
 
 @dataclass(slots=True)
 class KeySet:
-    """Keys to look for in files.
-
-    Attributes:
-        keys: What they consist of.
-        found: The keys themselves; one may be there more than once.
-    """
+    """Keys to look for in files; one may be in `found` more than once."""
 
     keys: Keys
     found: pa.Table

@@ -87,23 +87,14 @@ _REFUSED_CHANGES: Final = {
 
 
 def table_schema(rows: StructType, partition_by: Sequence[str], sink: SinkId) -> StructType:
-    """Return the schema of a table that holds these rows.
-
-    Raises:
-        ConfigError: If a column has a type or a name that no Delta table can have, or cannot be
-            partitioned by, or is not there.
-    """
+    """Return the schema of a table that holds these rows."""
     for complaint in (*_complaints(rows, ""), *_partition_complaints(rows, partition_by)):
         raise ConfigError(f"sink {sink}", complaint)
     return loose(rows)
 
 
 def added_columns(table: StructType, rows: StructType, sink: SinkId) -> list[StructField]:
-    """Return the columns of the rows that the table does not have yet.
-
-    Raises:
-        SinkError: If a column's type or spelling differs from the table's.
-    """
+    """Return the columns of the rows that the table lacks; refuse another type or spelling."""
     known = {field.name.lower(): field for field in loose(table)}
     new = []
     for field in rows:
@@ -211,14 +202,7 @@ def check_table(
 ) -> str | None:
     """Say why rows cannot go into what is at a place; None if nothing is known against it.
 
-    Args:
-        storage: The place; it may hold no table yet.
-        writing: How the table is to be written.
-        sink: The sink.
-        rows: The columns of its rows, if they are known.
-
-    Raises:
-        SinkError: If the place cannot be looked at now.
+    The place may hold no table yet. `rows` is None if its columns are not known.
     """
     try:
         known = None if rows is None else table_schema(rows, writing.partition_by, sink)

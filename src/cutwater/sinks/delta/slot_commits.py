@@ -43,7 +43,6 @@ class DeltaSlots:
     """The versions of one table that one sink has made and makes.
 
     Attributes:
-        log: The table's log.
         schema: The table's columns when it was last read; None without a table.
     """
 
@@ -101,11 +100,7 @@ class DeltaSlots:
         )
 
     def made_by(self, slot: Slot, table: DeltaTable | None) -> int | None:
-        """Return the version that a slot made; None if it is still to come.
-
-        Raises:
-            Superseded: If a later slot came first.
-        """
+        """Return the version that a slot made, None if it may still come; else `Superseded`."""
         last = None if table is None else self.newest(table)
         if table is None or last is None or last < slot:
             return None

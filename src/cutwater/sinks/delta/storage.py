@@ -105,28 +105,22 @@ class LocalStorage:
 
     @property
     def address(self) -> str:
-        """The directory."""
         return str(self._directory)
 
     @property
     def options(self) -> None:
-        """Nothing."""
         return None
 
     def prepare(self) -> None:
-        """Make the directory."""
         make_lasting(self._directory)
 
     def entries(self) -> list[str]:
-        """Return the names directly in the root."""
         return [entry.name for entry in self._directory.iterdir()]
 
     def has_log(self) -> bool:
-        """Say whether there is a table."""
         return bool(matching(self._directory / LOG, "*.json"))
 
     def facts(self, name: str) -> FileFacts | None:
-        """Look at a file."""
         try:
             found = (self._directory / name).stat()
         except FileNotFoundError:
@@ -134,11 +128,9 @@ class LocalStorage:
         return FileFacts(found.st_size, int(found.st_mtime * 1000))
 
     def read(self, name: str) -> bytes:
-        """Return a file whole."""
         return (self._directory / name).read_bytes()
 
     def parquet(self, name: str) -> pq.ParquetFile:
-        """Open a Parquet file."""
         return open_parquet(self._directory / name)
 
     def publish(self, local: Path, name: str) -> None:
@@ -221,7 +213,7 @@ class LocalStaging(StagedFiles):
     """Staged files on this machine's file system; fills `Staging`."""
 
     def spool(self, name: str) -> Path:
-        """Return a directory for copies being written, on the disk of the table."""
+        """It is on the disk of the table."""
         return self.base / name
 
     def clear_spools(self, own: str) -> None:

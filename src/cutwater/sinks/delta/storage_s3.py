@@ -59,7 +59,6 @@ class BucketStorage:
 
     @property
     def address(self) -> str:
-        """The address without options, as deltalake takes it."""
         return f"s3://{self._location.bucket}/{self._location.path}"
 
     @property
@@ -79,8 +78,6 @@ class BucketStorage:
         """Do nothing: a bucket has no directories."""
 
     def entries(self) -> list[str]:
-        """Return the names directly below the prefix."""
-
         def find() -> list[str]:
             found = obstore.list_with_delimiter(self._store)
             objects = [str(entry["path"]) for entry in found["objects"]]
@@ -89,11 +86,9 @@ class BucketStorage:
         return _call_bucket(find)
 
     def has_log(self) -> bool:
-        """Say whether there is a table."""
         return DeltaTable.is_deltatable(self.address, self.options)
 
     def facts(self, name: str) -> FileFacts | None:
-        """Look at an object."""
         try:
             found = _call_bucket(lambda: obstore.head(self._store, name))
         except FileNotFoundError:
@@ -101,26 +96,21 @@ class BucketStorage:
         return FileFacts(found["size"], int(found["last_modified"].timestamp() * 1000))
 
     def read(self, name: str) -> bytes:
-        """Return an object whole."""
         try:
             return self._backend.read(ObjectPath(name))
         except NotFound as error:
             raise FileNotFoundError(name) from error
 
     def reader(self, name: str) -> "BucketFile":
-        """Open an object, to be read in parts."""
         return BucketFile(_call_bucket(lambda: obstore.open_reader(self._store, name)))
 
     def parquet(self, name: str) -> pq.ParquetFile:
-        """Open a Parquet file."""
         return open_parquet(pa.PythonFile(self.reader(name), mode="r"))
 
     def publish(self, local: Path, name: str) -> None:
-        """Send a file."""
         self._backend.put_file(ObjectPath(name), local)
 
     def fetch(self, name: str, local: Path) -> None:
-        """Write an object's content to a local file."""
         self._backend.read_to_file(ObjectPath(name), local)
 
     def copy(self, source: str, target: str) -> None:
@@ -128,11 +118,9 @@ class BucketStorage:
         _call_bucket(lambda: obstore.copy(self._store, source, target))
 
     def below(self, prefix: str) -> list[str]:
-        """Return the names of all objects below a prefix, sorted."""
         return [str(path) for path in self._backend.list(ObjectPath(prefix))]
 
     def remove(self, name: str) -> None:
-        """Delete an object if it is there."""
         self._backend.delete(ObjectPath(name))
 
     def sync(self, names: Iterable[str]) -> None:
@@ -147,31 +135,24 @@ class BucketFile:
         self.closed = False
 
     def read(self, size: int | None = None) -> bytes:
-        """Read some bytes, or the rest."""
         return _call_bucket(lambda: bytes(self._reader.read(size)))
 
     def seek(self, offset: int, whence: int = 0) -> int:
-        """Go somewhere."""
         return _call_bucket(lambda: int(self._reader.seek(offset, whence)))
 
     def tell(self) -> int:
-        """Say where we are."""
         return int(self._reader.tell())
 
     def size(self) -> int:
-        """Say how many bytes there are."""
         return int(self._reader.size)
 
     def readable(self) -> bool:
-        """Say yes."""
         return True
 
     def seekable(self) -> bool:
-        """Say yes."""
         return True
 
     def close(self) -> None:
-        """Close it."""
         self.closed = True
 
 
@@ -196,7 +177,6 @@ class BucketStaging:
         partition_by: Sequence[str],
         check: Callable[[Sequence[Path]], None] | None = None,
     ) -> tuple[int, tuple[BlobRef, ...]]:
-        """Write the rows of a batch with one Spark action, and send the files."""
         count, blobs = self._files.write(rows, place, partition_by, check)
         try:
             for blob in blobs:
@@ -206,7 +186,6 @@ class BucketStaging:
         return count, blobs
 
     def write_schema(self, text: str, generation: Generation) -> BlobRef:
-        """Write the schema of staged rows beside them, once per generation."""
         digest = hashlib.sha256(text.encode()).hexdigest()
         name = f"{self._base}/g{generation:06d}/schema-{digest}.json"
         if name not in self._schemas:
@@ -217,19 +196,16 @@ class BucketStaging:
         return self._schemas[name]
 
     def schema_text(self, committable: Committable) -> str:
-        """Read the schema that was staged with a batch."""
         (blob,) = (blob for blob in committable.blobs if not holds_rows(blob))
         return self._storage.read(blob.name).decode()
 
     def data(self, committables: Sequence[Committable]) -> Iterator[BlobRef]:
-        """Give the files with rows, in order."""
         return self._files.data(committables)
 
     def settle(self, blobs: Sequence[BlobRef]) -> dict[BlobRef, str]:
-        """Copy files to their last names; the staged ones stay, and so does what is there already.
+        """Copy files to their last names; the staged ones stay, and so does what is there.
 
-        Raises:
-            FileNotFoundError: If a file is in neither place, or not as large as it was.
+        FileNotFoundError if a file is in neither place, or not as large as it was.
         """
         settled = {blob: settled_name(blob) for blob in blobs}
         for blob, name in settled.items():
@@ -253,7 +229,6 @@ class BucketStaging:
             local.unlink(missing_ok=True)
 
     def note_committed(self, committables: Sequence[Committable]) -> None:
-        """Let `retain` delete these batches as soon as nothing keeps them."""
         self._done.update(
             {
                 (committable.generation, committable.batch): committable
@@ -262,7 +237,6 @@ class BucketStaging:
         )
 
     def retain(self, keep: Sequence[Committable]) -> None:
-        """Delete what is left of batches that are committed and not to be kept."""
         kept = {(committable.generation, committable.batch) for committable in keep}
         for place, committable in sorted(self._done.items()):
             if place in kept:
@@ -273,7 +247,6 @@ class BucketStaging:
             self._done.pop(place, None)
 
     def problem(self, committable: Committable) -> str | None:
-        """Return what is wrong with the first file that is not what was staged; None if intact."""
         for blob in committable.blobs:
             name = _key(blob)
             facts = self._storage.facts(name)
@@ -296,7 +269,6 @@ class BucketStaging:
         return digest.hexdigest()
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what older generations staged, except what is to be kept."""
         self.note_committed(
             [committable for committable in keep if committable.generation < generation]
         )
@@ -307,7 +279,6 @@ class BucketStaging:
                 self._storage.remove(name)
 
     def spool(self, name: str) -> Path:
-        """Return a directory for copies being written, on this machine."""
         return self._disk / name
 
     def clear_spools(self, own: str) -> None:

@@ -54,11 +54,7 @@ class OpenDeltaTable:
     def __init__(
         self, storage: TableStorage, staging: Staging, writing: DeltaWriteMode, context: SinkContext
     ) -> None:
-        """Inspect the table, if there is one, and make sure that it can be written.
-
-        Raises:
-            ConfigError: If the table cannot be written in this mode.
-        """
+        """Refuse a table that cannot be written in this mode."""
         self._storage = storage
         self._writing = writing
         self._sink = context.sink
@@ -82,7 +78,7 @@ class OpenDeltaTable:
                 raise ConfigError("uri", unwritable(storage, writing, why))
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
-        """Write the rows of one batch beside the table, with exactly one Spark action.
+        """Write the rows beside the table.
 
         Raises:
             ConfigError: If they have a column that no Delta table can have.
@@ -115,11 +111,9 @@ class OpenDeltaTable:
         return Keys.of(schema, names, self._sink) if names else None
 
     def problem(self, committable: Committable) -> str | None:
-        """Return what is wrong with staged rows (missing, other size or hash); None if intact."""
         return self._files.problem(committable)
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Commit staged rows as one version; also called when there are none."""
         if not committables:
             return self._slots.find_unchanged(permit.slot)
         version = self._slots.commit_once(
@@ -136,7 +130,6 @@ class OpenDeltaTable:
         return version
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Return what a restore to a version would do, and whether it is possible."""
         try:
             table = self._slots.load()
             if table is None:
@@ -173,18 +166,12 @@ class OpenDeltaTable:
             raise SinkError(self._sink, reason_of(error)) from error
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        """Restore a version (None: the state before the first commit) as a new version.
-
-        Raises:
-            SinkError: Also if the log or files of that version are gone, or another program has
-                written to the table since.
-        """
+        """SinkError also if log or files of that version are gone, or others wrote since."""
         if version in {None, NO_TABLE} and not self._slots.log.exists:
             return NO_TABLE
         return self._slots.commit_once(permit, lambda table: self._go_back(table, permit, version))
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what earlier generations staged and will never be committed."""
         try:
             self._files.discard(generation, keep)
             self._files.clear_spools(self._spool)
@@ -244,14 +231,8 @@ class OpenDeltaTable:
         VACUUM deletes files that no version names. A VACUUM that started before the commit may
         have deleted files that the commit names. Their originals are still there then, and the
         names and contents of the files follow from the originals. Files that a later version has
-        removed are ignored.
-
-        Args:
-            version: The version.
-            make: Writes the files that a commit on top of the previous version adds.
-
-        Raises:
-            FileNotFoundError: If a file cannot be recreated.
+        removed are ignored. `make` writes the files that a commit on top of the previous version
+        adds. FileNotFoundError if a file cannot be recreated.
         """
         missing = set(self._slots.log.find_missing(version))
         table = self._slots.load() if missing else None
@@ -284,7 +265,6 @@ class OpenDeltaTable:
     def _change(
         self, table: DeltaTable, permit: CommitPermit, committables: Sequence[Committable]
     ) -> Change:
-        """Compute what a commit does to the version that was just read."""
         staged = self._settle_batches(committables)
         schema = spark_schema(table)
         stored = [field for field in loose(schema) if field.name not in self._writing.partition_by]

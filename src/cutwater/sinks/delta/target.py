@@ -98,13 +98,7 @@ def delta(
 
 @dataclass(frozen=True, slots=True)
 class DeltaWriteMode:
-    """How rows are combined with the existing rows of a table.
-
-    Attributes:
-        write: `append`, `upsert` or `overwrite`.
-        keys: For an upsert, the columns that identify a row.
-        partition_by: The columns that partition the table.
-    """
+    """How rows are combined with the existing rows of a table; `delta` explains each."""
 
     write: str = "append"
     keys: tuple[str, ...] = ()
@@ -123,12 +117,10 @@ class DeltaTarget:
 
     @property
     def format(self) -> str:
-        """The kind of target."""
         return "delta"
 
     @property
     def accepts(self) -> frozenset[str]:
-        """The output modes whose rows it can take."""
         return _ACCEPTS[self.write]
 
     def describe(self) -> str:
@@ -138,10 +130,7 @@ class DeltaTarget:
     def open(self, context: SinkContext) -> OpenSink:
         """Open the table for one generation; makes its directory, not the table.
 
-        Raises:
-            ConfigError: If `deltalake` is not installed, the session writes Parquet in a form
-                that Delta readers misread, or the table is one that we cannot append to.
-            SinkError: If the table cannot be read now.
+        Refuses a session that writes Parquet in a form that Delta readers misread.
         """
         for key, needed in _SESSION.items() if context.spark else ():
             assert context.spark is not None
@@ -169,12 +158,7 @@ class DeltaTarget:
         return opens(storage, sent, self._writing, context)
 
     def check_target(self, sink: SinkId, rows: "StructType | None") -> str | None:
-        """Return why the table, in its current state, cannot take the rows; create nothing.
-
-        Raises:
-            ConfigError: If `deltalake` is not installed.
-            SinkError: If the table cannot be inspected now.
-        """
+        """It creates nothing."""
         _need_deltalake()
         from cutwater.sinks.delta.schema import check_table  # noqa: PLC0415 - an extra
         from cutwater.sinks.delta.storage import LocalStorage  # noqa: PLC0415 - an extra
@@ -187,18 +171,13 @@ class DeltaTarget:
         return check_table(BucketStorage(place), self._writing, sink, rows)
 
     def check_rows(self, sink: SinkId, rows: "StructType") -> str | None:
-        """Return why no Delta table can hold the rows.
-
-        Raises:
-            ConfigError: If `deltalake` is not installed.
-        """
         _need_deltalake()
         from cutwater.sinks.delta.schema import check_rows  # noqa: PLC0415 - an extra
 
         return check_rows(self._writing, sink, rows)
 
     def stored(self) -> StoredTarget:
-        """Return how to find the table again: its real directory, with links resolved."""
+        """Its real directory, with links resolved."""
         found = _place(self.uri)
         place = str(found.resolve()) if isinstance(found, Path) else self.uri
         options = {"partition_by": self.partition_by, "write": (self.write,), "keys": self.keys}
@@ -211,12 +190,7 @@ class DeltaTarget:
 
 
 def reopen_delta(target: StoredTarget, context: SinkContext) -> OpenSink:
-    """Open a table that a store has recorded; create no directory.
-
-    Raises:
-        ConfigError: As `DeltaTarget.open` does.
-        SinkError: If its directory is gone, or the table cannot be read now.
-    """
+    """Open a table that a store has recorded; create no directory. SinkError if it is gone."""
     place = _place(target.uri)
     if isinstance(place, Path) and not is_directory(place):
         raise SinkError(context.sink, f"there is no directory {target.uri} any more")
@@ -239,11 +213,7 @@ def _need_deltalake() -> None:
 
 
 def _place(uri: str) -> Path | Location:
-    """Return the directory, or the place in a bucket, that an address names.
-
-    Raises:
-        ConfigError: If there can be no table there.
-    """
+    """Return the directory, or the place in a bucket, that an address names."""
     if uri.partition("://")[0] in {"s3", "s3a"}:
         found = Location.of(uri, "uri")
         if not found.path:
@@ -253,11 +223,7 @@ def _place(uri: str) -> Path | Location:
 
 
 def _local_path(uri: str) -> Path:
-    """Return the directory that a path or a `file:` address names.
-
-    Raises:
-        ConfigError: If it is on another machine, or a name that deltalake cannot open.
-    """
+    """Refuse a directory on another machine, and a name that deltalake cannot open."""
     path = file_path(uri, "uri")
     if path is None:
         scheme, separator, _ = uri.partition(":")

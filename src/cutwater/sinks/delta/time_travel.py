@@ -65,7 +65,6 @@ def no_table(storage: "TableStorage", version: Version | None) -> RestorePreview
 def look_back(
     storage: "TableStorage", log: "DeltaLog", table: "DeltaTable", target: int
 ) -> RestorePreview:
-    """Return what a restore to a version would do, and whether it is possible."""
     from deltalake import DeltaTable  # noqa: PLC0415 - an extra
     from deltalake.exceptions import DeltaError  # noqa: PLC0415
 
@@ -147,9 +146,8 @@ def read_delta(
 ) -> "DataFrame":
     """Return the rows of a version.
 
-    Raises:
-        SinkError: If there was no table yet, its log or files are gone, or it has a feature that
-            a reader of plain Parquet files would get wrong.
+    SinkError if there was no table yet, its log or files are gone, or it has a feature that a
+    reader of plain Parquet files would get wrong.
     """
     if version == NO_TABLE:
         raise SinkError(sink, f"there was no table in {target.uri} yet: it had no columns then")

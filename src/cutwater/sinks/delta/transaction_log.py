@@ -46,7 +46,7 @@ class OwnCommit:
 
 
 class DeltaLog:
-    """The log of one table. Lets every `OSError` through."""
+    """The log of one table. Lets every `OSError` through, also for a version that is gone."""
 
     def __init__(self, storage: TableStorage, pipeline: PipelineId, sink: SinkId) -> None:
         self._storage = storage
@@ -57,7 +57,6 @@ class DeltaLog:
 
     @property
     def exists(self) -> bool:
-        """Whether there is a table."""
         return self._storage.has_log()
 
     def own_commits(self, newest: int) -> Iterator[OwnCommit]:
@@ -75,11 +74,7 @@ class DeltaLog:
                     yield OwnCommit(version, Slot(action["version"]))
 
     def own_entry(self, version: int) -> tuple[Slot | None, tuple[Generation, BatchId] | None]:
-        """Return the slot that a version of this sink committed, and the batch that it shows.
-
-        Raises:
-            FileNotFoundError: If the log no longer has it.
-        """
+        """Return the slot that a version of this sink committed, and the batch that it shows."""
         slot = batch = None
         for line in self._storage.read(_file(version)).decode().splitlines():
             if self._pipeline not in line:
@@ -95,11 +90,7 @@ class DeltaLog:
         return slot, batch
 
     def foreign_actions(self, version: int) -> list[Mapping[str, Any]]:
-        """Return what a version did; nothing if this sink made it.
-
-        Raises:
-            FileNotFoundError: If the log no longer has it.
-        """
+        """Return what a version did; nothing if this sink made it."""
         lines = self._storage.read(_file(version)).decode().splitlines()
         actions = [json.loads(line) for line in lines if line.strip()]
         for action in actions:

@@ -61,7 +61,6 @@ class DataFile:
         staged: The name under which it was staged: its identity, wherever it is.
         path: Its path, relative to the root.
         source: Its path before this version moved it.
-        sha256: Its hash.
     """
 
     staged: str
@@ -77,10 +76,7 @@ class FileCommit:
 
     Attributes:
         version: Its number, from 1.
-        pipeline: The pipeline that owns the directory.
-        sink: The sink that writes to it.
         slot: The slot that was committed.
-        checkpoint_id: The checkpoint of that decision.
         operation: `append`, `overwrite` or `restore`.
         schema: The columns of all files up to this version, as Spark's JSON.
         rows: How many rows are visible after it.
@@ -133,13 +129,7 @@ class FileCommits:
         return self._newest
 
     def read(self, version: int) -> FileCommit:
-        """Read one version.
-
-        Raises:
-            FileNotFoundError: If there is no such version.
-            ValueError: If its manifest is invalid.
-            Corrupt: If it names a file outside the directory.
-        """
+        """A manifest that is invalid is a ValueError, one that names a file outside is Corrupt."""
         found = self._read.get(version)
         if found is None:
             manifest = self._file(version)
@@ -154,7 +144,6 @@ class FileCommits:
         return found
 
     def backwards(self) -> Iterator[FileCommit]:
-        """Yield all versions, newest first."""
         return (self.read(version) for version in range(self.newest(), BEGINNING, -1))
 
     def live(self, version: int) -> Live:
@@ -183,14 +172,7 @@ class FileCommits:
         return places
 
     def last_place(self, staged: str) -> tuple[DataFile, bool] | None:
-        """Find where a staged file is now.
-
-        Args:
-            staged: The name under which it was staged.
-
-        Returns:
-            The file at its last place, and whether it is visible there; None if no version has it.
-        """
+        """Find where a staged file is now, and whether it is visible; None if no version has it."""
         # An operator may have deleted manifests that are older than a full list of files.
         with contextlib.suppress(FileNotFoundError):
             for commit in self.backwards():
@@ -214,10 +196,8 @@ class FileCommits:
     def carry_out(self, commit: FileCommit) -> None:
         """Move the files of a version to their places, and sync; may be repeated at any time.
 
-        The version that this object executed last is not executed again.
-
-        Raises:
-            FileNotFoundError: If one of the newest version's files is in neither place.
+        The version that this object executed last is not executed again. FileNotFoundError if one
+        of the newest version's files is in neither place.
         """
         if commit.version == self._carried_out:
             return
@@ -244,15 +224,7 @@ class FileCommits:
         return (self._past.relative_to(self.root) / f"{version:020d}" / path).as_posix()
 
     def forget_past(self, before: int, is_kept: Callable[[str], bool]) -> None:
-        """Delete files that versions before a number have removed.
-
-        Args:
-            before: The first version whose files all stay.
-            is_kept: Returns whether the file with a staged name stays nevertheless.
-
-        Raises:
-            ValueError: If a manifest that lists these files is invalid.
-        """
+        """Delete files that versions before a number have removed, unless one is still kept."""
         for directory in list_directory(self._past):
             if not directory.name.isdigit() or int(directory.name) >= before:
                 continue
@@ -303,11 +275,7 @@ def _unpack(text: str) -> FileCommit:
 def read_files(
     spark: "SparkSession", target: StoredTarget, version: Version, sink: SinkId
 ) -> "DataFrame":
-    """Return the rows of a version.
-
-    Raises:
-        SinkError: If it had no rows yet, or is no longer there.
-    """
+    """Return the rows of a version."""
     root, number = Path(target.uri), int(version)
     commits = FileCommits(root)
     if number == BEGINNING:

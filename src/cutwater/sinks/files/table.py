@@ -40,11 +40,7 @@ class OpenFiles:
     """
 
     def __init__(self, root: Path, form: Form, context: SinkContext, keep_past: int) -> None:
-        """Inspect the directory, and make sure that it can be written.
-
-        Raises:
-            ConfigError: If it belongs to another sink or program.
-        """
+        """Refuse a directory that belongs to another sink or program."""
         self._root = root
         self._form = form
         self._overwrites = form.whole
@@ -71,11 +67,7 @@ class OpenFiles:
             raise ConfigError("path", why)
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
-        """Write the rows of one batch where no reader sees them, with exactly one Spark action.
-
-        Raises:
-            SinkError: If they do not fit the existing rows, or cannot be written now.
-        """
+        """SinkError also if the rows do not fit the existing rows."""
         missing = set(self._form.partition_by) - set(rows.schema.names)
         if missing:
             reason = f"there is no column {min(missing)} to partition by"
@@ -89,7 +81,6 @@ class OpenFiles:
             raise SinkError(self._sink, f"cannot stage: {reason_of(error)}") from error
 
     def problem(self, committable: Committable) -> str | None:
-        """Return what is wrong with staged rows (missing, other size or hash); None if intact."""
         for blob in committable.blobs:
             place = self._root / blob.name
             if not exists(place):
@@ -104,7 +95,6 @@ class OpenFiles:
         return None
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Make staged rows visible as one version; also called when there are none."""
         if not committables:
             return self._find_unchanged(permit.slot)
         wanted = committables[-1:] if self._overwrites else committables
@@ -115,7 +105,6 @@ class OpenFiles:
         return version
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Return what a restore to a version would do, and whether it is possible."""
         try:
             newest, target = self._commits.newest(), _number(version)
             now = self._rows_at(newest)
@@ -132,7 +121,6 @@ class OpenFiles:
             raise SinkError(self._sink, reason_of(error)) from error
 
     def slot_at(self, version: Version) -> Slot | None:
-        """Return the slot that made a version; None if there is no such version."""
         try:
             number = _number(version)
             known = BEGINNING < number <= self._commits.newest()
@@ -141,7 +129,6 @@ class OpenFiles:
             raise SinkError(self._sink, reason_of(error)) from error
 
     def newest(self) -> Found:
-        """Return the slot that made the newest version; None if there is no version."""
         try:
             newest = self._newest()
         except _FAILED as error:
@@ -151,17 +138,12 @@ class OpenFiles:
         return Found(newest.slot, str(newest.version))
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        """Restore a version (None: the state before the first commit) as a new version.
-
-        Raises:
-            SinkError: Also if files of that version are gone.
-        """
+        """SinkError also if files of that version are gone."""
         return self._commit_once(
             permit, lambda number: self._plan_restore(number, permit, _number(version))
         )
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what earlier generations staged and will never be committed."""
         try:
             self._staged.discard(generation, keep)
             self._forget_past(generation, keep)
@@ -219,11 +201,7 @@ class OpenFiles:
         return repeat_until_found(self._sink, step, _FAILED)
 
     def _made_by(self, slot: Slot, newest: FileCommit | None) -> FileCommit | None:
-        """Return the version that a slot made; None if it is still to come.
-
-        Raises:
-            Superseded: If a later slot came first.
-        """
+        """Return the version that a slot made, None if it may still come; else `Superseded`."""
         if newest is None or newest.slot < slot:
             return None
         for commit in self._commits.backwards():
@@ -279,10 +257,8 @@ class OpenFiles:
         """Return the place of a staged file in a version; None if it is already visible.
 
         A cut with data in flight carries staged rows, and the next cut commits them. A restore to
-        the first of these cuts removes the files, to be committed once more.
-
-        Raises:
-            FileNotFoundError: If the file does not exist, or its size has changed.
+        the first of these cuts removes the files, to be committed once more. FileNotFoundError if
+        the file does not exist, or its size has changed.
         """
         source = blob.name
         if not exists(self._staged.place(blob)):

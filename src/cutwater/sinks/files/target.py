@@ -115,17 +115,15 @@ class FilesTarget:
 
     @property
     def accepts(self) -> frozenset[str]:
-        """The output modes it takes: rows that are final, or whole results."""
+        """Rows that are final, or whole results."""
         return frozenset({"complete" if self.options.write == "overwrite" else "append"})
 
     @property
     def write(self) -> str:
-        """How rows are combined with existing rows."""
         return self.options.write
 
     @property
     def keys(self) -> tuple[str, ...]:
-        """None: no row replaces a single row."""
         return ()
 
     def describe(self) -> str:
@@ -133,11 +131,7 @@ class FilesTarget:
         return self.uri
 
     def open(self, context: SinkContext) -> OpenSink:
-        """Open the directory for one generation; create it if necessary.
-
-        Raises:
-            ConfigError: If it belongs to another sink or program, or cannot be written.
-        """
+        """Create the directory if necessary; refuse one of another sink or program."""
         from cutwater.sinks.files.table import OpenFiles  # noqa: PLC0415 - needs Spark
         from cutwater.sinks.staging.formats import Form  # noqa: PLC0415
 
@@ -147,13 +141,12 @@ class FilesTarget:
         return OpenFiles(directory_of(self.uri).absolute(), form, context, given.keep_past)
 
     def check_rows(self, sink: SinkId, rows: "StructType") -> str | None:  # noqa: ARG002
-        """Return why files of this format cannot hold the rows."""
         from cutwater.sinks.columns import find_unheld  # noqa: PLC0415 - needs Spark's types
 
         return find_unheld(rows, self.format)
 
     def stored(self) -> StoredTarget:
-        """Return how to find the directory again: its real path, with links resolved."""
+        """Its real path, with links resolved."""
         given = self.options
         remembered = {
             "write": (given.write,),
@@ -165,7 +158,6 @@ class FilesTarget:
 
 
 def remembered_files(target: StoredTarget) -> FilesTarget:
-    """Return the target that a store has recorded."""
     options = target.options
     pairs = (option.partition("=") for option in options.get("writer", ()))
     given = FilesOptions(
@@ -178,12 +170,7 @@ def remembered_files(target: StoredTarget) -> FilesTarget:
 
 
 def reopen_files(target: StoredTarget, context: SinkContext) -> OpenSink:
-    """Open a directory that a store has recorded; create none.
-
-    Raises:
-        ConfigError: As `FilesTarget.open` does.
-        SinkError: If the directory is gone.
-    """
+    """Open a directory that a store has recorded; SinkError if it is gone."""
     if not is_directory(Path(target.uri)):
         raise SinkError(context.sink, f"there is no directory {target.uri} any more")
     return remembered_files(target).open(context)
@@ -200,11 +187,7 @@ def reading_options(target: FilesTarget) -> Mapping[str, str]:
 
 
 def directory_of(uri: str) -> Path:
-    """Return the directory that a path or a `file:` address names.
-
-    Raises:
-        ConfigError: If it is not on this machine's file system.
-    """
+    """Return the directory that a path or a `file:` address names."""
     path = file_path(uri, "path")
     if path is None:
         scheme, separator, _ = uri.partition("://")

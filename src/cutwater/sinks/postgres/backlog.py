@@ -43,7 +43,6 @@ def tables_at_once(connection: Connection, sinks: int = 1) -> int:
 
 
 def parts(tables: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    """Give tables in parts of a size."""
     return (tables[start : start + size] for start in range(0, len(tables), size))
 
 
@@ -59,17 +58,8 @@ class Backlog:
     ) -> list[Staged]:
         """Copy the rows that count into one table for all batches with the same columns.
 
-        Args:
-            slot: The decision that commits them.
-            target: The sink's table, which may not be there yet.
-            staged: All batches, in order.
-            at_once: How many of them one transaction reads.
-
-        Returns:
-            The tables to commit instead, in order.
-
-        Raises:
-            SinkError: If it cannot be done now.
+        Returns the tables to commit instead of the staged batches, both in order. The target may
+        not be there yet. One transaction reads `at_once` of the batches.
         """
         kinds = self._session.run(lambda connection: self._kinds(connection, target, staged))
         made = []

@@ -55,11 +55,7 @@ class TableName:
 
     @classmethod
     def parse(cls, text: str) -> "TableName":
-        """Read `table`, `schema.table`, or either with double quotes.
-
-        Raises:
-            ConfigError: If it is no name.
-        """
+        """Read `table`, `schema.table`, or either with double quotes."""
         found = _NAME.fullmatch(text)
         if found is None or {"\0", "%"} & set(text):
             raise ConfigError("table", f"{text!r} is no table's name; write table or schema.table")
@@ -74,7 +70,6 @@ class TableName:
 
     @property
     def sql(self) -> sql.Identifier:
-        """Give it for a statement."""
         return sql.Identifier(*([] if self.schema is None else [self.schema]), self.name)
 
     @property
@@ -212,7 +207,6 @@ def make_table(
 
 
 def types_of(columns: Sequence[Column]) -> list[tuple[str, str]]:
-    """Return names and types of the columns that a table for these rows has."""
     return [(column.name, column.type) for column in columns]
 
 

@@ -44,7 +44,6 @@ class Head:
     """The state of a sink.
 
     Attributes:
-        slot: The newest slot it has committed.
         floor: The oldest version it can be restored to.
         relation: The table that it has rows in, by `relation_of`; None if unknown.
     """
@@ -127,8 +126,7 @@ class Records:
     def may_act(self, connection: Connection, slot: Slot) -> bool:
         """Return whether a slot is still to be committed; lock the sink's line.
 
-        Raises:
-            Superseded: If a later slot was committed and this one never was.
+        Superseded if a later slot was committed and this one never was.
         """
         head = self.head(connection, lock=True)
         done = connection.execute(
@@ -142,7 +140,6 @@ class Records:
         return True
 
     def add(self, connection: Connection, permit: CommitPermit, entry: CommitEntry) -> None:
-        """Record a commit in its own transaction."""
         connection.execute(
             self._sql(
                 "INSERT INTO {commits} (pipeline, sink, slot, checkpoint, target, action, xid, "

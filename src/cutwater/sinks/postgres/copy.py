@@ -31,7 +31,6 @@ class CopyJob:
 
     Attributes:
         parameters: Everything to connect with; never shown.
-        columns: The names of the columns in the rows, in order.
         title: The table's name for users, and the name of the staged table.
     """
 
@@ -123,11 +122,7 @@ def _text(values: Any) -> Any:  # noqa: ANN401 - Arrow has no types in Python
 
 
 def check_text(text: bytes, batch: pa.RecordBatch, job: CopyJob) -> None:
-    """Refuse the one character that no text in PostgreSQL can have.
-
-    Raises:
-        ValueError: If it is there; names the column.
-    """
+    """Refuse the one character that no text in PostgreSQL can have; the error names the column."""
     if b"\0" not in text:
         return
     for name, values in zip(job.columns, batch.columns, strict=True):
@@ -158,7 +153,6 @@ def refusal(error: "psycopg.Error", job: CopyJob) -> str:
 
 
 def without_secrets(text: str, job: CopyJob) -> str:
-    """Return a text without the password."""
     for name in ("password", "sslpassword"):
         if job.parameters.get(name):
             text = text.replace(job.parameters[name], "***")

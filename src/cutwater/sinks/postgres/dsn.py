@@ -37,11 +37,7 @@ class Dsn:
     given: GivenDsn = field(repr=False)
 
     def __post_init__(self) -> None:
-        """Refuse values that cannot be a connection string.
-
-        Raises:
-            ConfigError: If the value is neither text nor a function, or is empty.
-        """
+        """Refuse values that cannot be a connection string."""
         if not callable(self.given) and not isinstance(self.given, str):
             raise ConfigError("dsn", "is neither a text nor a function that returns one")
         if self.given in {"", _ENVIRONMENT}:
@@ -49,11 +45,7 @@ class Dsn:
 
     @property
     def text(self) -> str:
-        """The connection string itself; only for connecting.
-
-        Raises:
-            ConfigError: If the environment does not have it, or the function fails.
-        """
+        """The connection string itself; only for connecting."""
         if callable(self.given):
             try:
                 found = self.given()
@@ -72,11 +64,7 @@ class Dsn:
 
     @property
     def parameters(self) -> dict[str, str]:
-        """Everything to connect with, defaults included.
-
-        Raises:
-            ConfigError: If it is no connection string.
-        """
+        """Everything to connect with, defaults included."""
         return {**_DEFAULTS, **self._parse()}
 
     def _parse(self) -> dict[str, str]:
@@ -95,11 +83,7 @@ class Dsn:
 
     @property
     def place(self) -> str:
-        """Name the database for users and stores, without user name and secrets.
-
-        Raises:
-            ConfigError: As `text` does.
-        """
+        """Name the database for users and stores, without user name and secrets."""
         found = self._parse()
         host = found.get("host") or found.get("hostaddr") or os.environ.get("PGHOST", "localhost")
         port = found.get("port") or os.environ.get("PGPORT", "5432")

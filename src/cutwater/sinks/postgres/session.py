@@ -47,9 +47,7 @@ class Session:
     def run(self, work: Callable[[Connection], T]) -> T:
         """Do some work in a separate transaction; repeat it after a conflict with another one.
 
-        Raises:
-            SinkError: If it cannot be done now. If the connection was lost at the very end, the
-                work may or may not have been committed.
+        If the connection was lost at the very end, the work may or may not have been committed.
         """
         parameters = self._dsn.parameters
         try:

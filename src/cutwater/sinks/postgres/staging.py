@@ -31,8 +31,6 @@ class Staged:
     """The rows of one batch, or of many that were brought together (`postgres_backlog`).
 
     Attributes:
-        columns: The columns that were sent.
-        tasks: The attempts that count.
         batch: Which batch of the commit it is, from 0; None if a column of the table says so.
     """
 
@@ -43,8 +41,6 @@ class Staged:
 
 
 class Staging:
-    """The staged tables of one sink."""
-
     def __init__(self, schema: str, pipeline: PipelineId, sink: SinkId) -> None:
         self._schema = schema
         self.id = hashlib.sha256(f"{pipeline}/{sink}".encode()).hexdigest()[:16]
@@ -92,7 +88,6 @@ class Staging:
         return table.name
 
     def copy_statement(self, table: str, columns: Sequence[str]) -> str:
-        """Return the COPY that sends rows into a staged table."""
         sent = names([*columns, TASK])
         copy = sql.SQL("COPY {} ({}) FROM STDIN").format(self.name(table).sql, sent)
         return copy.as_string()
@@ -141,15 +136,12 @@ class Staging:
         return sorted(str(name) for (name,) in found)
 
     def drop(self, connection: Connection, table: str) -> None:
-        """Delete a staged table."""
         connection.execute(sql.SQL("DROP TABLE IF EXISTS {}").format(self.name(table).sql))
 
     def read(self, connection: Connection, committables: Sequence[Committable]) -> Iterator[Staged]:
-        """Yield the tables of committables, in order.
+        """Yield the tables of committables, in order; LookupError if a table is gone.
 
-        Raises:
-            LookupError: If a table is gone. Rows are not counted here, but when they are put into
-                the target.
+        Rows are not counted here, but when they are put into the target.
         """
         for batch, committable in enumerate(committables):
             table, tasks = (
@@ -197,12 +189,10 @@ class Staging:
 
 
 def table_of(committable: Committable) -> str:
-    """Return the staged table of a batch."""
     return committable.blobs[0].name.partition("/")[0]
 
 
 def generation_of(table: str) -> int:
-    """Return the generation that a staged table is of."""
     return int(table.split("_")[2])
 
 

@@ -56,11 +56,7 @@ class OpenPostgresTable:
     def __init__(
         self, dsn: Dsn, table: TableName, keys: tuple[str, ...], schema: str, context: SinkContext
     ) -> None:
-        """Connect, create our own schema if necessary, and inspect the table.
-
-        Raises:
-            ConfigError: If the server is too old, or the table cannot take the rows.
-        """
+        """Connect, create our own schema if necessary, and inspect the table."""
         self._dsn = dsn
         self._keys = keys
         self.sink = context.sink
@@ -90,22 +86,16 @@ class OpenPostgresTable:
 
     @property
     def identity(self) -> str:
-        """The identity of the table: its database, its schema, its name."""
         return self._identity
 
     @property
     def names(self) -> tuple[str | None, str]:
-        """The table's schema and name."""
         return self.target.schema, self.target.name
 
     # -- staging
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
-        """Send the rows of one batch into a staged table, with exactly one Spark action.
-
-        Raises:
-            SinkError: If the table refuses a row, which is named, or they cannot be sent now.
-        """
+        """Send the rows into a staged table; the error for a row that it refuses names the row."""
         columns = columns_of(rows.schema, self.sink)
         check_keys(columns, self._keys, self.sink)
         place = (generation, batch)
@@ -143,13 +133,8 @@ class OpenPostgresTable:
     ) -> Committable | None:
         """Describe the rows that tasks have sent into a staged table; drop it if there are none.
 
-        Args:
-            table: The staged table.
-            place: The generation and the batch.
-            counted: Of each task attempt that counts: task, rows, bytes, hash of the text.
-
-        Raises:
-            SinkError: If a key of an upsert occurs twice; nothing is staged then.
+        `counted` has, of each task attempt that counts: task, rows, bytes, hash of the text. If a
+        key of an upsert occurs twice, nothing is staged.
         """
         if not counted:
             self._drop(table)
@@ -169,10 +154,9 @@ class OpenPostgresTable:
         self._session.run(lambda connection: self._staging.drop(connection, table))
 
     def problem(self, committable: Committable) -> str | None:
-        """Return what is wrong with staged rows; None if intact.
+        """Committed rows must still be staged too.
 
-        Committed rows must still be staged too: after a rewind to a recovery point that carries
-        them, they are committed again.
+        After a rewind to a recovery point that carries them, they are committed again.
         """
         return self._session.run(lambda connection: self._staging.problem(connection, committable))
 
@@ -184,24 +168,16 @@ class OpenPostgresTable:
         return self._group
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Make staged rows visible, all or nothing; also called when there are none."""
         command = CommitSink(permit, self.sink, tuple(committables))
         return self.act_together([(self, command)])[self.sink]
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        """Restore a version (None: the state before the first commit) as a new version.
-
-        Raises:
-            SinkError: Also if another program has written rows that the restore would remove.
-        """
+        """SinkError also if another program has written rows that the restore would remove."""
         command = CommitSink(permit, self.sink, (), restore=True, version=version)
         return self.act_together([(self, command)])[self.sink]
 
     def act_together(self, acts: Sequence[tuple[OpenSink, CommitSink]]) -> Mapping[SinkId, Version]:
-        """Let sinks of this database commit or restore one decision, in one transaction.
-
-        A `SinkError` names the sink that prevents it.
-        """
+        """Use one transaction; a `SinkError` names the sink that prevents it."""
         # Always in the same order, so that two processes never wait for each other in a circle.
         ordered = sorted(acts, key=lambda pair: pair[1].sink)
         at_once = TABLES_MIN
@@ -238,8 +214,7 @@ class OpenPostgresTable:
     def bring_together(self, command: CommitSink, at_once: int) -> list[Staged] | None:
         """Merge a backlog if it has more tables than a transaction may touch.
 
-        Returns:
-            The tables to commit instead of the staged ones; None to commit those as they are.
+        Returns the tables to commit instead of the staged ones; None to commit those as they are.
         """
         if len(command.committables) <= at_once:
             return None
@@ -280,10 +255,7 @@ class OpenPostgresTable:
     ) -> Version:
         """Commit or restore a decision within a transaction, unless that was done before.
 
-        Args:
-            connection: The transaction.
-            command: What to do.
-            together: The tables that the staged rows were merged into, if they were.
+        `together` are the tables that the staged rows were merged into, if they were.
         """
         permit = command.permit
         if not self._records.may_act(connection, permit.slot):
@@ -358,8 +330,6 @@ class OpenPostgresTable:
     # -- the past
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Return what `restore` would do, and whether it is possible; change nothing."""
-
         def look(connection: Connection) -> RestorePreview:
             head = self._records.head(connection)
             there = bool(columns_there(connection, self.target))
@@ -443,7 +413,6 @@ class OpenPostgresTable:
         self.drop_backlog()
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what earlier generations staged and will never be committed."""
         kept = {table_of(committable) for committable in keep}
 
         def list_unneeded(connection: Connection) -> list[str]:

@@ -83,17 +83,15 @@ class PostgresTarget:
 
     @property
     def format(self) -> str:
-        """The kind of target."""
         return "postgres"
 
     @property
     def accepts(self) -> frozenset[str]:
-        """The output modes it takes: rows that are final, and with keys those that change."""
+        """Rows that are final, and with keys those that change."""
         return frozenset({"append", "update"} if self.keys else {"append"})
 
     @property
     def write(self) -> str:
-        """How rows meet those that are there."""
         return "upsert" if self.keys else "append"
 
     def describe(self) -> str:
@@ -101,25 +99,14 @@ class PostgresTarget:
         return f"PostgreSQL table {self.table}"
 
     def open(self, context: SinkContext) -> OpenSink:
-        """Open the table for one generation; create our own schema, not the table.
-
-        Raises:
-            ConfigError: If `psycopg` is not installed, the connection string is invalid, or the
-                table cannot take rows.
-            SinkError: If the database cannot be reached now.
-        """
+        """Open the table for one generation; create our own schema, not the table."""
         name = self._name()
         from cutwater.sinks.postgres.table import OpenPostgresTable  # noqa: PLC0415 - an extra
 
         return OpenPostgresTable(self.dsn, name, self.keys, self.own_schema, context)
 
     def check_target(self, sink: SinkId, rows: "StructType | None") -> str | None:
-        """Say why the table, as it is now, cannot take the rows; makes nothing.
-
-        Raises:
-            ConfigError: If `psycopg` is not installed, or the connection string is none.
-            SinkError: If the database cannot be reached now.
-        """
+        """It makes nothing."""
         name = self._name()
         from cutwater.sinks.postgres.session import Session  # noqa: PLC0415 - an extra
         from cutwater.sinks.postgres.types import columns_of  # noqa: PLC0415 - imports pyspark
@@ -132,11 +119,6 @@ class PostgresTarget:
         return Session(self.dsn, sink).run(looks)
 
     def check_rows(self, sink: SinkId, rows: "StructType") -> str | None:
-        """Say why no table of PostgreSQL's can hold the rows.
-
-        Raises:
-            ConfigError: If `psycopg` is not installed.
-        """
         self._name()
         from cutwater.sinks.postgres.types import check_keys, columns_of  # noqa: PLC0415
 
@@ -147,12 +129,7 @@ class PostgresTarget:
         return None
 
     def identity(self, sink: SinkId) -> str:
-        """Return the identity of the table: its database, its schema, its name.
-
-        Raises:
-            ConfigError: If `psycopg` is not installed, or the connection string is invalid.
-            SinkError: If the database cannot be reached now.
-        """
+        """Its database, its schema, its name."""
         name = self._name()
         from cutwater.sinks.postgres.catalog import identity_of  # noqa: PLC0415 - an extra
         from cutwater.sinks.postgres.session import Session  # noqa: PLC0415 - an extra
@@ -160,11 +137,7 @@ class PostgresTarget:
         return Session(self.dsn, sink).run(lambda connection: identity_of(connection, name))
 
     def stored(self) -> StoredTarget:
-        """Say how to find the table again: host, port, database and table, without secrets.
-
-        Raises:
-            ConfigError: If the connection string cannot be resolved, or is none.
-        """
+        """Host, port, database and table, without secrets."""
         name = self._name()
         options: dict[str, tuple[str, ...]] = {
             "table": (self.table,),
@@ -197,14 +170,8 @@ def _obstacle(
 ) -> str | None:
     """Say why rows cannot go into a table; None if nothing is known against it.
 
-    Looks at the server's catalog alone, in a transaction that may write nothing.
-
-    Args:
-        connection: In a transaction that has just begun.
-        table: The table, which need not be there yet.
-        keys: Those of an upsert.
-        columns: The columns of the rows, if they are known.
-        sink: The sink.
+    Looks at the server's catalog alone, in a transaction that has just begun and may write nothing.
+    The table need not be there yet.
     """
     from cutwater.sinks.postgres.catalog import (  # noqa: PLC0415 - an extra
         columns_there,
@@ -238,7 +205,6 @@ def reopen_postgres(target: StoredTarget, context: SinkContext) -> OpenSink:
 
     Raises:
         ConfigError: If only the pipeline's own file knows how to connect; as `open` does.
-        SinkError: If the database cannot be reached now.
     """
     options = target.options
     if "dsn" not in options:

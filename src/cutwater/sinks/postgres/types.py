@@ -81,7 +81,6 @@ class Column:
     """A column of the rows.
 
     Attributes:
-        name: Its name, which is also the table's.
         type: Its type in a table that we make.
         takes: The types of existing columns, by their short names, that take it whole.
         expression: Spark's SQL that makes it ready to be sent.
@@ -119,11 +118,7 @@ class TableColumn:
 
 
 def columns_of(schema: StructType, sink: SinkId) -> tuple[Column, ...]:
-    """Return how the columns of the rows are sent.
-
-    Raises:
-        SinkError: If there are none, or one that PostgreSQL has no type for.
-    """
+    """Return how the columns of the rows are sent."""
     found = []
     for field in schema:
         column = _column(field.name, field.dataType)
@@ -211,11 +206,6 @@ def _json(quoted: str) -> str:
 
 
 def check_keys(columns: Sequence[Column], keys: Sequence[str], sink: SinkId) -> None:
-    """Check that rows have the keys of an upsert.
-
-    Raises:
-        SinkError: If one is missing.
-    """
     named = {column.name for column in columns}
     missing = next((key for key in keys if key not in named), None)
     if missing is not None:
@@ -225,11 +215,7 @@ def check_keys(columns: Sequence[Column], keys: Sequence[str], sink: SinkId) -> 
 def check_columns(
     columns: Sequence[Column], table: Sequence[TableColumn], title: str, sink: SinkId
 ) -> None:
-    """Check that an existing table takes the rows whole.
-
-    Raises:
-        SinkError: If not; it names the column, what it is, and what would do.
-    """
+    """Check that an existing table takes the rows whole."""
     there = {existing.name: existing for existing in table}
     for column in columns:
         found = there.get(column.name)

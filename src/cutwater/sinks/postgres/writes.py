@@ -72,7 +72,6 @@ class Appends:
     records: Records
 
     def put(self, connection: Connection, slot: Slot, staged: Sequence[Staged]) -> int:
-        """Add the rows."""
         del slot
         total = 0
         for staged_table in staged:
@@ -103,7 +102,6 @@ class Appends:
         return Undo(expected, f"{reason}: another writer has changed or deleted the others")
 
     def take_back(self, connection: Connection, version: int) -> None:
-        """Delete the rows."""
         connection.execute(
             sql.SQL("DELETE FROM {} WHERE {}").format(self.target.sql, self._ours()),
             self._undone_parameters(version),
@@ -134,7 +132,6 @@ class Upserts:
 
     @property
     def undo(self) -> TableName:
-        """The table of images."""
         return self.staging.name(f"undo_{self.staging.id}")
 
     def put(self, connection: Connection, slot: Slot, staged: Sequence[Staged]) -> int:
@@ -298,13 +295,11 @@ class Upserts:
         connection.execute(self._sql("DELETE FROM {undo} WHERE {slot} > %(version)s", "o"), given)
 
     def forget(self, connection: Connection, version: int) -> None:
-        """Delete the images after a version."""
         if columns_there(connection, self.undo):
             text = "DELETE FROM {undo} WHERE {slot} > %(version)s"
             connection.execute(self._sql(text, "o"), {"version": version})
 
     def prune(self, connection: Connection, floor: int) -> None:
-        """Delete the images up to the floor."""
         if columns_there(connection, self.undo):
             text = "DELETE FROM {undo} WHERE {slot} <= %(floor)s"
             connection.execute(self._sql(text, "o"), {"floor": floor})

@@ -70,22 +70,14 @@ class HiddenFiles:
         return blobs
 
     def check_rows(self, written: int, found: int) -> None:
-        """Compare what the executors wrote with what is in the files that were found.
-
-        Raises:
-            SinkError: If rows are missing, or too many.
-        """
+        """Refuse files that hold fewer or more rows than the executors wrote."""
         if written != found:
             reason = f"the executors wrote {written} rows and {found} are in {self.root}"
             why = "files were lost, or driver and executors do not share this file system"
             raise SinkError(self.sink, f"{reason}: {why}")
 
     def place(self, blob: BlobRef) -> Path:
-        """Return where a staged file is.
-
-        Raises:
-            SinkError: If its name leads out of the root.
-        """
+        """Return where a staged file is; refuse a name that leads out of the root."""
         if not is_below(blob.name):
             raise SinkError(self.sink, f"{blob.name} leads outside {self.root}")
         return self.root / blob.name
@@ -164,15 +156,12 @@ class HiddenFiles:
             try_to_remove_tree(self.batch_directory(committable.generation, committable.batch))
 
     def generation_directory(self, generation: Generation) -> Path:
-        """Where a generation stages."""
         return self.base / f"g{generation:06d}"
 
     def batch_directory(self, generation: Generation, batch: BatchId) -> Path:
-        """Where the files of one batch are."""
         return self.generation_directory(generation) / f"b{batch:012d}"
 
     def generation_of(self, name: str) -> Generation:
-        """Return the generation that staged a file, from its name below the root."""
         part = Path(name).relative_to(self.base.relative_to(self.root)).parts[0]
         return Generation(int(part.removeprefix("g")))
 

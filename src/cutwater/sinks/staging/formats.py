@@ -27,9 +27,6 @@ class Form:
     """How rows are written into files.
 
     Attributes:
-        format: What Spark calls the format: `parquet`, `json` or `csv`.
-        options: Options of Spark's writer.
-        partition_by: Columns that become directories.
         whole: Whether a batch is a whole result, so that one without rows counts as well.
     """
 
@@ -47,17 +44,9 @@ class StagedOutput(HiddenFiles):
     ) -> Committable | None:
         """Write the rows of a batch with one Spark action; replaces what a failed call left.
 
-        Args:
-            rows: The rows.
-            place: The generation and the batch they belong to.
-            form: How they are written.
-
-        Returns:
-            What was staged: its first blob is the schema, the others hold the rows, and are
-            synced. None, and no files, for a batch without rows that does not count.
-
-        Raises:
-            SinkError: If the executors wrote rows that are not found here.
+        The first blob of the result is the schema, the others hold the rows, and are synced. None,
+        and no files, for a batch without rows that does not count. SinkError if the executors wrote
+        rows that are not found here.
         """
         directory = self.new_directory(*place)
         written = _write(rows, directory, form)
@@ -94,12 +83,10 @@ class StagedOutput(HiddenFiles):
         return total, self.sync_and_describe(files, directory)
 
     def schema_text(self, committable: Committable) -> str:
-        """Read the schema that was staged with a batch."""
         return self.place(committable.blobs[0]).read_text(encoding="utf-8")
 
 
 def _write(rows: Rows, directory: Path, form: Form) -> int:
-    """Write the rows; return how many the executors wrote."""
     # Hadoop's paths are not percent-encoded.
     address = f"file://{directory}"
     options = {**WRITE_OPTIONS, **(form.options or {})}

@@ -41,18 +41,9 @@ class StagedFiles(HiddenFiles):
     ) -> tuple[int, tuple[BlobRef, ...]]:
         """Write the rows of a batch with one Spark action; replaces what a failed call left.
 
-        Args:
-            rows: The rows.
-            place: The generation and the batch.
-            partition_by: Columns that become directories.
-            check: Inspects the files that hold the rows, and raises if they are not acceptable;
-                the files are deleted then.
-
-        Returns:
-            The number of rows, and the synced files that hold them. No files if there are no rows.
-
-        Raises:
-            SinkError: If the files do not hold as many rows as the executors wrote.
+        Returns the number of rows, and the synced files that hold them; no files without rows.
+        `check` raises if the files are not acceptable; they are deleted then. SinkError if they do
+        not hold as many rows as the executors wrote.
         """
         directory = self.new_directory(*place)
         # Hadoop's paths are not percent-encoded.
@@ -84,12 +75,10 @@ class StagedFiles(HiddenFiles):
         return total, self.sync_and_describe(files, directory)
 
     def schema_text(self, committable: Committable) -> str:
-        """Read the schema that was staged with a batch."""
         (blob,) = (blob for blob in committable.blobs if not holds_rows(blob))
         return self.place(blob).read_text(encoding="utf-8")
 
     def data(self, committables: Sequence[Committable]) -> Iterator[BlobRef]:
-        """Give the files with rows, in order."""
         return (
             blob for committable in committables for blob in committable.blobs if holds_rows(blob)
         )
@@ -98,10 +87,8 @@ class StagedFiles(HiddenFiles):
         """Give files their final names too, and sync them; the staged names stay.
 
         The modification time is set to now. VACUUM compares it with the retention, and a file may
-        have been staged long ago.
-
-        Raises:
-            FileNotFoundError: If a file is in neither place, or not as large as it was.
+        have been staged long ago. FileNotFoundError if a file is in neither place, or not as large
+        as it was.
         """
         settled = {blob: settled_name(blob) for blob in blobs}
         for blob, name in settled.items():
@@ -117,7 +104,6 @@ class StagedFiles(HiddenFiles):
         return settled
 
     def problem(self, committable: Committable) -> str | None:
-        """Return what is wrong with the first file that is not what was staged; None if intact."""
         for blob in committable.blobs:
             path = self.root / blob.name
             if not exists(path) and holds_rows(blob):

@@ -37,9 +37,8 @@ def list_directory(directory: Path) -> list[Path]:
 def matching(directory: Path, *patterns: str) -> list[Path]:
     """Return the entries of a directory that match one of the patterns, sorted.
 
-    Args:
-        directory: The directory; a directory that does not exist is empty.
-        patterns: Patterns of a name, as in a shell; a leading dot is matched like any character.
+    Patterns are as in a shell, but match a leading dot like any character. A directory that does
+    not exist is empty.
     """
     return [
         path
@@ -89,7 +88,6 @@ def is_file(path: Path) -> bool:
 
 
 def is_directory(path: Path) -> bool:
-    """Return whether there is a directory of that name."""
     found = status(path)
     return found is not None and stat.S_ISDIR(found.st_mode)
 
@@ -108,11 +106,7 @@ def is_below(path: str) -> bool:
 
 
 def remove_tree(directory: Path) -> None:
-    """Delete a directory with everything in it; do nothing if it does not exist.
-
-    Raises:
-        OSError: If some of it could not be deleted.
-    """
+    """Delete a directory with everything in it; do nothing if it does not exist."""
     if exists(directory):
         shutil.rmtree(directory)
 

@@ -50,11 +50,7 @@ class LocalBackend:
     """Objects as files below a directory; fills the port `Backend`."""
 
     def __init__(self, root: Path) -> None:
-        """Open a directory; create it, closed to other users, if it does not exist.
-
-        Raises:
-            ConfigError: If it is a file, or cannot be created or written to.
-        """
+        """Open a directory; create it, closed to other users, if it does not exist."""
         self._root = root.absolute()
         self._incoming = self._root / _INCOMING
         # Directories whose names this process has synced.
@@ -72,22 +68,16 @@ class LocalBackend:
 
     @property
     def url(self) -> str:
-        """The root as a `file:` address."""
         return self._root.as_uri()
 
     @property
     def at_once(self) -> int:
-        """How many calls one caller should make at the same time."""
         return AT_ONCE
 
     # -- writing
 
     def create(self, path: ObjectPath, data: bytes) -> bool:
-        """Write an object unless there is one of that name.
-
-        Raises:
-            ConfigError: If the file system has no hard links, or the root spans several.
-        """
+        """Refuse a file system that has no hard links, and a root that spans several."""
         target = self._root / object_path(path)
         with self._stage(path, (data,)) as file:
             self._make_room(path, target.parent)
@@ -96,16 +86,13 @@ class LocalBackend:
         return created
 
     def put(self, path: ObjectPath, data: bytes) -> None:
-        """Write an object, replacing one of that name."""
         self._replace(path, (data,))
 
     def put_file(self, path: ObjectPath, local_file: Path) -> None:
-        """Write the content of a local file, replacing an object of that name."""
         with local_file.open("rb") as file:
             self._replace(path, iter(lambda: file.read(_CHUNK_BYTES), b""))
 
     def delete(self, path: ObjectPath) -> None:
-        """Delete an object if it is there."""
         if self._status(path) is None:
             return
         target = self._root / path
@@ -118,9 +105,6 @@ class LocalBackend:
 
         Called when a process opens its store for writing. Safe at any time: a file whose writer is
         alive, in any process, is locked and stays.
-
-        Raises:
-            Unavailable: If the files cannot be listed or removed now.
         """
         with self._failing_as(Unavailable, _INCOMING):
             return sum(remove_if_abandoned(file) for file in sorted(self._incoming.iterdir()))
@@ -158,7 +142,6 @@ class LocalBackend:
                 file.close()
 
     def _make_room(self, path: ObjectPath, directory: Path) -> None:
-        """Make sure that the directory of an object exists and is synced."""
         with self._failing_as(Unavailable, path):
             try:
                 self._make_below_root(directory)
@@ -212,32 +195,25 @@ class LocalBackend:
     # -- reading
 
     def read(self, path: ObjectPath) -> bytes:
-        """Return an object whole."""
         with self._open(path) as file:
             return self._read(path, file, -1)
 
     def read_to_file(self, path: ObjectPath, local_file: Path) -> None:
-        """Write an object's content to a local file."""
         with self._open(path) as file, local_file.open("wb") as copy:
             while chunk := self._read(path, file, _CHUNK_BYTES):
                 copy.write(chunk)
 
     def exists(self, path: ObjectPath) -> bool:
-        """Say whether there is an object of that name."""
         return self._status(path) is not None
 
     def size(self, path: ObjectPath) -> int:
-        """Return how many bytes an object has."""
         status = self._status(path)
         if status is None:
             raise NotFound(path)
         return status.st_size
 
     def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> tuple[ObjectPath, ...]:
-        """Return the paths of all objects below a prefix, sorted.
-
-        Files with names that no object can have do not belong to the store and are skipped.
-        """
+        """Skip files with names that no object can have: they do not belong to the store."""
         with self._failing_as(Unavailable, prefix):
             found = sorted(objects_below(self._root, object_path(prefix), after))
         if not found:
@@ -261,7 +237,6 @@ class LocalBackend:
             return file.read(size)
 
     def _status(self, path: ObjectPath) -> os.stat_result | None:
-        """Return the file status of an object; None if there is none."""
         target = self._find_trusted(path)
         status = None
         with self._failing_as(Unavailable, path), suppress(*ABSENT):

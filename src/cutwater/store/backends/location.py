@@ -65,7 +65,6 @@ class Location:
     """The place of a store; nothing is opened yet.
 
     Attributes:
-        text: The address, for messages.
         kind: `file`, `memory`, `s3`, `gs` or `az`.
         bucket: The bucket or container; the name of a store in memory; empty for a directory.
         path: The directory, or the prefix in the bucket.
@@ -80,15 +79,7 @@ class Location:
 
     @classmethod
     def of(cls, store: str | Path, option: str = "store") -> "Location":
-        """Parse an address.
-
-        Args:
-            store: The address.
-            option: The name of the option that holds the address, for errors.
-
-        Raises:
-            ConfigError: If it is not an address, or the package for it is not installed.
-        """
+        """Parse an address; ConfigError if it is none, or the package for it is not installed."""
         text = str(store)
         if isinstance(store, Path) or "://" not in text:
             if not text.strip():
@@ -107,15 +98,11 @@ class Location:
 
     @property
     def directory(self) -> Path | None:
-        """The directory; None for a store that is not in a directory."""
+        """None for a store that is not in a directory."""
         return Path(self.path) if self.kind == "file" else None
 
     def backend(self) -> Backend:
-        """Open the store; create its directory if it is in one.
-
-        Raises:
-            ConfigError: If the store cannot be opened at this address.
-        """
+        """Open the store; create its directory if it is in one."""
         if self.kind == "file":
             return LocalBackend(Path(self.path))
         if self.kind == "memory":
@@ -161,11 +148,7 @@ class Location:
 
 
 def file_path(uri: str, option: str) -> str | None:
-    """Return the path that a `file:` address names; None for a plain path or another scheme.
-
-    Raises:
-        ConfigError: If the address names a host.
-    """
+    """Return the path that a `file:` address names; None for a plain path or another scheme."""
     if not uri.lower().startswith("file:"):
         return None
     parts = urlsplit(uri)
@@ -175,20 +158,12 @@ def file_path(uri: str, option: str) -> str | None:
 
 
 def backend_at(store: str | Path) -> Backend:
-    """Open the store at an address.
-
-    Raises:
-        ConfigError: If there is no such kind of store, or it cannot be opened.
-    """
+    """Open the store at an address."""
     return Location.of(store).backend()
 
 
 def existing_backend(store: str | Path, option: str = "--store") -> Backend:
-    """Open an existing store; none is created, since a missing store means a mistyped address.
-
-    Raises:
-        ConfigError: If there is no store at that address, or it is not the address of a store.
-    """
+    """Open an existing store; none is created, since a missing store means a mistyped address."""
     location = Location.of(store, option)
     if location.directory is not None and not is_directory(location.directory / NAMES):
         reason = f"there is no store with a pipeline in it at {location.directory}"
@@ -197,12 +172,7 @@ def existing_backend(store: str | Path, option: str = "--store") -> Backend:
 
 
 def backend_for_writing(store: str | Path) -> Backend:
-    """Open the store at an address and prove that it can be trusted, before a run writes to it.
-
-    Raises:
-        ConfigError: If there is no such kind of store, or it lacks what the protocol needs.
-        StoreError: If it cannot be read or written now.
-    """
+    """Open the store at an address and prove that it can be trusted, before a run writes to it."""
     backend = backend_at(store)
     if isinstance(backend, LocalBackend):
         backend.clean()
@@ -242,11 +212,8 @@ def _in_a_bucket(text: str, kind: str, option: str) -> Location:
 def probe(backend: Backend) -> None:
     """Prove that a backend keeps what it is given and lets exactly one writer win.
 
-    Call it once when a process opens its store for writing. It leaves no objects.
-
-    Raises:
-        ConfigError: If the backend lacks something; the message names it.
-        StoreError: If the store cannot be read or written now.
+    Call it once when a process opens its store for writing. It leaves no objects. The ConfigError
+    of a backend that lacks something names it.
     """
     for _ in range(_PROBE_TRIES - 1):
         # A lost answer proves nothing about the store: try again with another object.

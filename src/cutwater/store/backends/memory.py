@@ -22,16 +22,13 @@ class MemoryBackend:
 
     @property
     def url(self) -> str:
-        """Always `memory:`."""
         return "memory:"
 
     @property
     def at_once(self) -> int:
-        """How many calls one caller should make at the same time."""
         return AT_ONCE
 
     def create(self, path: ObjectPath, data: bytes) -> bool:
-        """Write an object unless there is one of that name."""
         with self._lock:
             if object_path(path) in self._objects:
                 return False
@@ -39,12 +36,10 @@ class MemoryBackend:
             return True
 
     def put(self, path: ObjectPath, data: bytes) -> None:
-        """Write an object, replacing one of that name."""
         with self._lock:
             self._write(object_path(path), data)
 
     def put_file(self, path: ObjectPath, local_file: Path) -> None:
-        """Write the content of a local file, replacing an object of that name."""
         self.put(path, local_file.read_bytes())
 
     def _write(self, path: ObjectPath, data: bytes) -> None:
@@ -59,31 +54,25 @@ class MemoryBackend:
         self._objects[path] = bytes(data)
 
     def read(self, path: ObjectPath) -> bytes:
-        """Return an object whole."""
         try:
             return self._objects[object_path(path)]
         except KeyError:
             raise NotFound(path) from None
 
     def read_to_file(self, path: ObjectPath, local_file: Path) -> None:
-        """Write an object's content to a local file."""
         local_file.write_bytes(self.read(path))
 
     def exists(self, path: ObjectPath) -> bool:
-        """Say whether there is an object of that name."""
         return object_path(path) in self._objects
 
     def size(self, path: ObjectPath) -> int:
-        """Return how many bytes an object has."""
         return len(self.read(path))
 
     def delete(self, path: ObjectPath) -> None:
-        """Delete an object if it is there."""
         with self._lock:
             self._objects.pop(object_path(path), None)
 
     def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> tuple[ObjectPath, ...]:
-        """Return the paths of all objects below a prefix, sorted."""
         below = f"{object_path(prefix)}/"
         with self._lock:
             found = sorted(path for path in self._objects if path.startswith(below))

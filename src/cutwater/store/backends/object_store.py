@@ -57,11 +57,9 @@ class RequestLimits:
     """The timeouts and retries of requests to a store.
 
     Attributes:
-        connect_s: The timeout for a connection.
         request_s: The timeout for one request, including its answer.
         tries: How often a request is sent at most.
         pause_s: The pause before the second try; each further pause is twice as long.
-        pause_max_s: The longest pause.
         total_s: After this time no request is sent again.
     """
 
@@ -74,7 +72,6 @@ class RequestLimits:
 
     @property
     def client_options(self) -> "ClientConfig":
-        """The limits of one request."""
         return {
             "connect_timeout": timedelta(seconds=self.connect_s),
             "timeout": timedelta(seconds=self.request_s),
@@ -112,13 +109,7 @@ class ObjectBackend:
     """Objects in a bucket, below a prefix; fills the port `Backend`."""
 
     def __init__(self, url: str, opener: Opener, limits: RequestLimits | None = None) -> None:
-        """Open a bucket; no request is sent yet.
-
-        Args:
-            url: The address for messages, without secrets.
-            opener: Opens the bucket with given limits.
-            limits: The timeouts and retries of requests.
-        """
+        """Open a bucket; no request is sent yet. The address has no secrets: messages show it."""
         self._url = url
         self._limits = limits or RequestLimits()
         client_options = self._limits.client_options
@@ -131,18 +122,15 @@ class ObjectBackend:
 
     @property
     def url(self) -> str:
-        """The bucket's address, and the prefix in it."""
         return self._url
 
     @property
     def at_once(self) -> int:
-        """How many calls one caller should make at the same time."""
         return AT_ONCE
 
     # -- writing
 
     def create(self, path: ObjectPath, data: bytes) -> bool:
-        """Write an object unless there is one of that name."""
         request = self._request(path, writes=True)
 
         def create() -> bool:
@@ -167,11 +155,9 @@ class ObjectBackend:
             return False
 
     def put(self, path: ObjectPath, data: bytes) -> None:
-        """Write an object, replacing one of that name."""
         self._write(path, lambda: obstore.put(self._store, path, data, use_multipart=False))
 
     def put_file(self, path: ObjectPath, local_file: Path) -> None:
-        """Write the content of a local file, replacing an object of that name."""
         object_path(path)
         size_bytes = local_file.stat().st_size
         if size_bytes <= PART_BYTES:
@@ -203,8 +189,6 @@ class ObjectBackend:
             raise error.cause from None
 
     def delete(self, path: ObjectPath) -> None:
-        """Delete an object if it is there."""
-
         def delete() -> None:
             try:
                 obstore.delete(self._store, path)
@@ -220,11 +204,9 @@ class ObjectBackend:
     # -- reading
 
     def read(self, path: ObjectPath) -> bytes:
-        """Return an object whole."""
         return self._read(path, lambda: bytes(obstore.get(self._store, path).bytes()))
 
     def read_to_file(self, path: ObjectPath, local_file: Path) -> None:
-        """Write an object's content to a local file."""
         found = self._head(path)
         with local_file.open("wb") as copy:
             for start in range(0, found["size"], PART_BYTES):
@@ -241,7 +223,6 @@ class ObjectBackend:
         return self._read(path, get)
 
     def exists(self, path: ObjectPath) -> bool:
-        """Say whether there is an object of that name."""
         try:
             self._head(path)
         except NotFound:
@@ -249,12 +230,9 @@ class ObjectBackend:
         return True
 
     def size(self, path: ObjectPath) -> int:
-        """Return how many bytes an object has."""
         return self._head(path)["size"]
 
     def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> tuple[ObjectPath, ...]:
-        """Return the paths of all objects below a prefix, sorted."""
-
         def find() -> tuple[ObjectPath, ...]:
             found = obstore.list(self._store, prefix, offset=after)
             return tuple(sorted(ObjectPath(entry["path"]) for chunk in found for entry in chunk))
@@ -322,9 +300,6 @@ class _RetriedRequest:
     """One call of a backend, repeated until it is answered or the time limit is reached.
 
     Attributes:
-        url: The store's address, for messages.
-        limits: The limits for requests and retries.
-        path: The object or prefix of the call.
         reads: Whether the call reads one object, so that "not found" is an answer.
         writes: Whether the call changes something, so that a lost answer matters.
         is_lost: Whether an answer was lost, so that the call may have been executed.
@@ -338,7 +313,7 @@ class _RetriedRequest:
     is_lost: bool = False
 
     def until_answered(self, call: Callable[[], T]) -> T:
-        """Repeat the call until there is an answer; return the answer.
+        """Repeat the call until there is an answer.
 
         Raises:
             FileNotFoundError: If the object to read, or its bucket, does not exist.

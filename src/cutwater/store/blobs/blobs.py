@@ -82,7 +82,6 @@ class Blobs:
         """Store files of a directory. Works with a temporary file beside `root`.
 
         Args:
-            root: The directory.
             files: Their paths below the directory, from the code that wrote them: listing the
                 directory again may show fewer.
             reusable: Objects that need not be stored again, by hash
@@ -93,9 +92,6 @@ class Blobs:
         Returns:
             The arguments of `fetch_tree`: the bundle, then the older bundles it refers to and the
             blobs of big files, sorted; empty if there are no files.
-
-        Raises:
-            FileNotFoundError: If one of the files does not exist.
         """
         found = {path: root / path for path in files}
         if not found:
@@ -142,7 +138,7 @@ class Blobs:
         )
 
     def store_file(self, local_file: Path, reusable: Mapping[str, BlobRef]) -> BlobRef:
-        """Store one file, unless it is reusable; return its blob."""
+        """Store one file, unless it is reusable."""
         return self._store(local_file, *size_and_hash(local_file), reusable)
 
     def _store(
@@ -161,15 +157,8 @@ class Blobs:
         """Write the files of a stored tree below a directory, which is created if needed.
 
         Existing files of the same names are replaced, so the call may be repeated after an error
-        that left a part of the tree. Works with a temporary file beside `into`.
-
-        Args:
-            refs: The result of `store_tree`.
-            into: The directory.
-            below: Only files whose paths begin with this text are fetched.
-
-        Raises:
-            NewerFormat: If the bundle was written by a newer Cutwater.
+        that left a part of the tree. Works with a temporary file beside `into`. `refs` are what
+        `store_tree` returned. Only files whose paths begin with `below` are fetched.
         """
         into.mkdir(parents=True, exist_ok=True)
         if not refs:
@@ -202,7 +191,6 @@ class Blobs:
 
     @contextmanager
     def _bundle(self, ref: BlobRef, directory: Path) -> Iterator["_OpenBundle"]:
-        """Fetch a bundle into a directory and open it there."""
         local_file = directory / ref.sha256
         self.fetch_file(ref, local_file)
         with local_file.open("rb") as file:
@@ -291,7 +279,6 @@ class _OpenBundle:
     start: int
 
     def read(self, file: BundledFile) -> bytes:
-        """Return the bytes of a file that the header places in this bundle."""
         assert file.offset is not None
         self.file.seek(self.start + file.offset)
         data = self.file.read(file.size_bytes)

@@ -36,8 +36,6 @@ class BundledFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
     """A file of a tree.
 
     Attributes:
-        path: Its path in the tree.
-        sha256: Its hash.
         offset: Where it begins after the header; None if it is a separate blob.
         bundle: The hash of the older bundle that holds it; None for this bundle.
     """
@@ -50,8 +48,6 @@ class BundledFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_
 
 
 class Header(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """The header of a bundle."""
-
     format: Annotated[int, msgspec.Meta(ge=1)]
     files: tuple[BundledFile, ...]
 
@@ -68,18 +64,12 @@ _HEADERS: Final = msgspec.json.Decoder(Header)
 
 
 def encode_header(files: Sequence[BundledFile]) -> bytes:
-    """Return the header line of a bundle."""
     version = 1 if all(file.bundle is None for file in files) else FORMAT
     return _ENCODER.encode(Header(version, tuple(files))) + b"\n"
 
 
 def decode_header(ref: BlobRef, line: bytes) -> Header:
-    """Read the header of a bundle whose hash has been checked.
-
-    Raises:
-        Corrupt: If the line is not a header.
-        NewerFormat: If the bundle was written by a newer Cutwater.
-    """
+    """Read the header of a bundle whose hash has been checked."""
     try:
         version = _VERSIONS.decode(line).format
         if version > FORMAT:
@@ -105,19 +95,13 @@ class Held:
 
     @property
     def size_bytes(self) -> int:
-        """The size of its body."""
         return sum(size for _, size in self.files.values())
 
 
 def older_places(needed: Mapping[str, int], older: Iterable[Held]) -> dict[str, tuple[str, int]]:
-    """Choose the files that stay in older bundles.
+    """Return bundle and offset of each file that stays in an older bundle, by the file's hash.
 
-    Args:
-        needed: The size of each small file, by hash.
-        older: The bundles that may be referred to.
-
-    Returns:
-        Bundle and offset of each file that need not be packed again, by the file's hash.
+    `needed` has the size of each small file, by hash.
     """
     live = {
         bundle.sha256: (
@@ -148,7 +132,6 @@ class BundleMemory:
         self._lock = threading.Lock()
 
     def remember(self, held: Held) -> None:
-        """Remember a bundle that was stored."""
         with self._lock:
             self._held[held.sha256] = held
             while len(self._held) > _REMEMBERED:

@@ -41,10 +41,7 @@ class LeftFiles:
     def take(self, size_bytes: int, sha256: str, target: Path) -> bool:
         """Link or copy a file that has this content; return whether there is one.
 
-        Args:
-            size_bytes: The size of the content.
-            sha256: The hash of the content.
-            target: A name that does not exist yet.
+        The target does not exist yet.
         """
         for file in self._of_size(size_bytes):
             if self._hashes.get(file, sha256) != sha256:
@@ -90,20 +87,10 @@ class LeftFiles:
 
 
 class BlobCache:
-    """Contents by hash, in a separate directory; may be used by several threads.
-
-    Attributes:
-        linked_bytes: The bytes that were found on this machine.
-        fetched_bytes: The bytes that came from the store.
-    """
+    """Contents by hash, in a separate directory; may be used by several threads."""
 
     def __init__(self, directory: Path, left: LeftFiles) -> None:
-        """Start empty; the directory is created with the first content.
-
-        Args:
-            directory: A name that does not exist yet.
-            left: The leftover files to search first.
-        """
+        """Start empty; the directory does not exist yet, and is created with the first content."""
         self._directory = directory
         self._left = left
         self._lock = threading.Lock()
@@ -116,16 +103,8 @@ class BlobCache:
         """Bring the contents of these objects here, several at a time; return their problems.
 
         Contents that are already here are skipped. An older bundle is skipped if all files that
-        are needed from it were found on this machine.
-
-        Args:
-            blobs: The blobs in the store.
-            trees: The results of `store_tree`.
-            files: The results of `store_file`.
-
-        Raises:
-            NewerFormat: If a bundle was written by a newer Cutwater.
-            OSError: If the cache cannot be written.
+        are needed from it were found on this machine. `trees` come from `store_tree`, `files` from
+        `store_file`.
         """
         self._directory.mkdir(parents=True, exist_ok=True)
         trees = [tree for tree in trees if tree]

@@ -29,8 +29,6 @@ class Collector:
     """Collects for one generation; remembers the manifests it has read.
 
     Attributes:
-        store: The pipeline in its store.
-        generation: The generation that collects.
         retained: How many checkpoints are kept besides savepoints.
         committed_through: The newest slot whose commit is recorded, as the caller knows it:
             records are never deleted, so finding it again would cost more every time.
@@ -59,12 +57,7 @@ class Collector:
         return tuple(cut for number, cut in known if number not in self._given_up)
 
     def collect(self) -> RetentionPlan:
-        """Plan and delete; return what was planned.
-
-        Raises:
-            StoreError: If the store cannot be read or written now; what is left is deleted by
-                a later call.
-        """
+        """Plan and delete; return what was planned. A later call deletes what an error has left."""
         store = self.store
         plan = self.plan(store.log.read())
         self._given_up.update(plan.manifests)
@@ -81,12 +74,7 @@ class Collector:
         return plan
 
     def plan(self, log: LogView, drop: Collection[CheckpointId] = ()) -> RetentionPlan:
-        """Plan what `collect` would delete, and delete nothing.
-
-        Args:
-            log: The log.
-            drop: Cuts to drop, besides those that are recorded as dropped.
-        """
+        """Plan what `collect` would delete if `drop` were dropped too, and delete nothing."""
         dropped = self.store.savepoints.dropped().union(drop)
         keep = kept(log, self.committed_through, self.retained, dropped)
         present = self._read_manifests()
@@ -146,7 +134,6 @@ class Prospect:
 
     Attributes:
         keep: The decisions that are kept, oldest first.
-        checkpoints: The cuts to delete.
         attempts: The manifests to delete of attempts that were never decided.
         objects: The objects to delete, with their sizes.
         orphans: Those of the objects that no decided cut names: leftovers of failed attempts.
@@ -163,18 +150,12 @@ class Prospect:
 
     @property
     def freed_bytes(self) -> int:
-        """How many bytes are deleted, not counting manifests."""
+        """Manifests are not counted."""
         return sum(self.objects.values())
 
 
 def prospect(store: PipelineStore, retained: int, drop: Collection[CheckpointId] = ()) -> Prospect:
-    """Return what `prune` would do now.
-
-    Args:
-        store: The pipeline in its store.
-        retained: How many checkpoints are kept besides savepoints.
-        drop: Cuts to drop, including savepoints.
-    """
+    """Return what `prune` would do now; `drop` may have savepoints."""
     through = store.commits.through(store.log.read())
     log = _sound_log(store)
     dropped = store.savepoints.dropped().union(drop)
@@ -210,15 +191,9 @@ def prune(
 ) -> RetentionPlan:
     """Claim the pipeline and delete what is not kept; return what was planned.
 
-    Args:
-        store: The pipeline in its store.
-        retained: How many checkpoints are kept besides savepoints.
-        nonce: The nonce of the claim, created for this call alone.
-        drop: Cuts to drop, including savepoints.
-
-    Raises:
-        Conflict: If another process claimed the pipeline at the same time; nothing was deleted.
-        StoreError: If the store cannot be read or written now; a later call deletes the rest.
+    `drop` may have savepoints. The nonce of the claim is created for this call alone. Conflict if
+    another process claimed the pipeline at the same time; then nothing was deleted. After another
+    error, a later call deletes the rest.
     """
     log = _sound_log(store)
     claim = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), nonce)
@@ -234,11 +209,7 @@ def prune(
 
 
 def _sound_log(store: PipelineStore) -> LogView:
-    """Read the log; refuse a truncated one, whose lost decisions would be deleted as undecided.
-
-    Raises:
-        Corrupt: If the log has lost its end.
-    """
+    """Read the log; refuse a truncated one, whose lost decisions would be deleted as undecided."""
     if store.lacks_decision():
         raise Corrupt(PipelinePaths(store.pipeline).log_entries, LOG_LOST)
     return store.log.read()

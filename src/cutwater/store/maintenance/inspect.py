@@ -25,8 +25,6 @@ _VANISHED: Final = "the process that took it ended before it was decided"
 
 
 class Status(StrEnum):
-    """The status of an attempt."""
-
     COMPLETED = "COMPLETED"
     FAILED = "FAILED"
     IN_PROGRESS = "IN_PROGRESS"
@@ -40,7 +38,6 @@ class CheckpointView:
         kind: What was requested; None if it cannot be read.
         generation: The generation that reserved the number.
         started_at_ms: When it started; None if unknown.
-        decision: Its decision, if it was decided.
         cut: Its manifest, if it exists and can be read.
         problem: Why the manifest of a decided checkpoint cannot be read; empty otherwise.
         discarded: Whether it was decided and its manifest was deleted: it cannot be restored.
@@ -48,7 +45,6 @@ class CheckpointView:
         versions: The versions of the sinks right after it; None if they are not recorded.
         rewinds_to: For a rewind, the number of the checkpoint that it made current again.
         report: Its report, if its driver wrote one.
-        failure: Why it failed; empty otherwise.
     """
 
     id: CheckpointId
@@ -80,7 +76,6 @@ class Overview:
 
     Attributes:
         attempts: The numbers that attempts have reserved, in order.
-        log: The decision log.
         present: The numbers of the existing manifests.
         decided: The decisions, by number.
     """
@@ -91,13 +86,12 @@ class Overview:
     decided: Mapping[CheckpointId, Decision] = field(init=False)
 
     def __post_init__(self) -> None:
-        """Index the decisions once, for all later lookups."""
+        """Index the decisions once."""
         decided = {decision.checkpoint_id: decision for decision in self.log.decisions}
         object.__setattr__(self, "decided", decided)
 
     @property
     def ids(self) -> tuple[CheckpointId, ...]:
-        """The numbers of all attempts and decisions, in order."""
         return tuple(sorted({*self.attempts, *self.decided}))
 
 
@@ -108,7 +102,6 @@ class Inspector:
     Every public method raises `StoreError` if the store cannot be read.
 
     Attributes:
-        store: The pipeline in its store.
         is_running: Whether some process runs it, so that its last attempt may be in progress.
     """
 
@@ -117,18 +110,14 @@ class Inspector:
     _problems: dict[BlobRef, str | None] = field(default_factory=dict)
 
     def look(self, since: CheckpointId = NO_CHECKPOINT) -> Overview:
-        """Return the attempts and decisions, from three listings and the log.
-
-        Args:
-            since: Attempts before this number are skipped.
-        """
+        """Return attempts since a number, and all decisions, from three listings and the log."""
         # Attempts first: one that is decided after that is missing, and never shown as failed.
         attempts = self.store.attempts.ids(since)
         log = self.store.log.read()
         return Overview(attempts, log, frozenset(self.store.manifests.ids()))
 
     def view(self, checkpoint_id: CheckpointId, overview: Overview) -> CheckpointView | None:
-        """Return one attempt or decision that `look` has found; None if there is no such number."""
+        """Return what `look` has found of a number; None if there is no such number."""
         decision = overview.decided.get(checkpoint_id)
         if decision is not None:
             is_there = checkpoint_id in overview.present
@@ -174,7 +163,6 @@ class Inspector:
         return min(left, default=NO_CHECKPOINT)
 
     def one(self, checkpoint_id: CheckpointId) -> CheckpointView | None:
-        """Return the attempt or decision with this number; None if there never was one."""
         return self.view(checkpoint_id, self.look(checkpoint_id))
 
     def _view_decision(self, decision: Decision, log: LogView, *, is_there: bool) -> CheckpointView:

@@ -26,13 +26,7 @@ from cutwater.store.records.codecs import Attempt
 def claim_next(store: PipelineStore, log: LogView) -> Claim:
     """Claim the pipeline in the slot after the log that was read.
 
-    Args:
-        store: The pipeline in its store.
-        log: Its log: the claim fails if another process has written to the log since.
-
-    Raises:
-        Fenced: If another process has claimed or decided since; nothing was written.
-        OutcomeUnknown: If it is unknown whether the claim was written.
+    Fenced if another process has claimed or decided since; then nothing was written.
     """
     claim = Claim(Slot(log.last_slot + 1), Generation(log.generation + 1), uuid.uuid4().hex)
     _write(store, claim)
@@ -48,16 +42,8 @@ def decide_cut(
 ) -> tuple[Decision, Cut]:
     """Reserve a number, create the cut with it, publish its manifest and write its decision.
 
-    Args:
-        store: The pipeline in its store.
-        claim: The claim of this process; the decision gets the slot after it.
-        kind: What is decided.
-        make: Creates the cut, and stores its objects, after its number is reserved.
-        clock: Tells the time.
-
-    Raises:
-        Fenced: If another process has claimed the pipeline since; nothing was decided.
-        OutcomeUnknown: If it is unknown whether the decision was written.
+    `make` creates the cut, and stores its objects, after its number is reserved. The decision gets
+    the slot after the claim. Fenced if another process has claimed since; then nothing was decided.
     """
     cut = make(_take_number(store, claim.generation, kind, clock))
     decision = Decision(
@@ -99,15 +85,8 @@ def _write(store: PipelineStore, entry: LogEntry) -> None:
 def fenced_out(store: PipelineStore, tried: Collection[Claim]) -> Fenced | None:
     """Return the error for a process that another process's claim has fenced out.
 
-    Args:
-        store: The pipeline in its store.
-        tried: All claims of this process, whether they succeeded or not.
-
-    Returns:
-        The error; None if the pipeline is this process's own, or is not claimed.
-
-    Raises:
-        StoreError: If the log cannot be read.
+    `tried` are all claims of this process, whether they succeeded or not. None if the pipeline is
+    this process's own, or is not claimed.
     """
     found = taken_over(store.log.read(), tried)
     return None if found is None else Fenced(store.pipeline, *found)

@@ -10,27 +10,18 @@ from cutwater.store.records.envelope import PipelineRecords, encode
 
 
 class Attempts(PipelineRecords):
-    """The attempts of one pipeline."""
-
     def reserve(self, attempt: Attempt) -> bool:
-        """Reserve an attempt's number.
+        """Reserve an attempt's number; return whether it is ours.
 
         May be repeated after an error: a record that is identical to ours was written by the call
         whose answer was lost.
-
-        Returns:
-            Whether the number is ours; if not, another process has reserved it.
         """
         path = self._paths.attempt(attempt.checkpoint_id)
         data = encode(ATTEMPT, path, attempt)
         return self._backend.create(path, data) or self._backend.read(path) == data
 
     def read(self, checkpoint_id: CheckpointId) -> Attempt:
-        """Read the attempt that reserved a number.
-
-        Raises:
-            NotFound: If the number is not reserved.
-        """
+        """Read the attempt that reserved a number; NotFound if none did."""
         return self._read(ATTEMPT, self._paths.attempt(checkpoint_id))
 
     def ids(self, since: CheckpointId = NO_CHECKPOINT) -> tuple[CheckpointId, ...]:
@@ -42,7 +33,6 @@ class Attempts(PipelineRecords):
     def highest(self, known: CheckpointId = NO_CHECKPOINT) -> CheckpointId:
         """Return the highest reserved number; `NO_CHECKPOINT` if there is none.
 
-        Args:
-            known: A number that was reserved: if its record exists, earlier ones are not listed.
+        If the record of a `known` number exists, earlier ones are not listed.
         """
         return max(self.ids(known) or self.ids(), default=NO_CHECKPOINT)

@@ -31,14 +31,7 @@ def open_pipeline(
 ) -> PipelineId:
     """Return the uuid of the pipeline with that name; create one if the pipeline is new.
 
-    Args:
-        backend: The store.
-        label: The pipeline's name.
-        mint: Creates a unique uuid.
-
     Raises:
-        ConfigError: If the name is empty, too long or not text.
-        Corrupt: If the name's record is damaged.
         OutcomeUnknown: If the name may or may not have been written; opening it again shows which.
     """
     path = name(label)
@@ -75,7 +68,6 @@ def find_pipeline(backend: Backend, label: str) -> PipelineId:
     """Return the uuid of the pipeline with that name, even if the record of the name was deleted.
 
     Raises:
-        ConfigError: If the name is empty, too long or not text.
         NotFound: If no pipeline has, or had, that name.
         Corrupt: If the name's record is damaged, or was deleted and several pipelines had the name.
     """
@@ -137,9 +129,6 @@ def list_pipelines(backend: Backend) -> dict[str, PipelineId | StoreError]:
 
     A pipeline whose own record of its name is damaged, and that no name maps to, is listed by its
     uuid.
-
-    Raises:
-        Unavailable: If the store does not answer at all.
     """
     found: dict[str, PipelineId | StoreError] = {}
     for path in backend.list(NAMES):

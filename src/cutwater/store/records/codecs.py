@@ -20,16 +20,12 @@ from cutwater.store.records.envelope import RecordKind, fields_of, plain_record
 
 
 class ClaimForm(msgspec.Struct, frozen=True, tag="claim", tag_field="entry"):
-    """A `Claim`."""
-
     slot: Slot
     generation: Generation
     nonce: str
 
 
 class DecisionForm(msgspec.Struct, frozen=True, tag="decision", tag_field="entry"):
-    """A `Decision`."""
-
     slot: Slot
     generation: Generation
     nonce: str
@@ -41,14 +37,12 @@ class DecisionForm(msgspec.Struct, frozen=True, tag="decision", tag_field="entry
 
 
 def pack_entry(entry: LogEntry) -> ClaimForm | DecisionForm:
-    """Convert an entry of the log to its stored form."""
     if isinstance(entry, Claim):
         return ClaimForm(**fields_of(entry))
     return DecisionForm(**fields_of(entry))
 
 
 def unpack_entry(form: ClaimForm | DecisionForm) -> LogEntry:
-    """Convert the stored form of a log entry back."""
     if isinstance(form, ClaimForm):
         return Claim(**msgspec.structs.asdict(form))
     return Decision(**msgspec.structs.asdict(form))
@@ -66,11 +60,7 @@ LOG_ENTRY: Final = RecordKind(
 class Attempt:
     """The trace that an attempt leaves from its start, however it ends (docs/adr/0003).
 
-    Attributes:
-        checkpoint_id: The number that it reserves.
-        generation: The generation that reserves it; number and generation make the record unique.
-        kind: What was requested.
-        started_at_ms: When it started.
+    Number and generation make the record unique.
     """
 
     checkpoint_id: CheckpointId
@@ -84,12 +74,7 @@ ATTEMPT: Final = plain_record("attempt", Attempt)
 
 @dataclass(frozen=True, slots=True)
 class Committed:
-    """The versions that the sinks made visible when they committed one decision (rule F41).
-
-    Attributes:
-        slot: The slot of the decision.
-        versions: The version of every sink right after its commit.
-    """
+    """The versions that the sinks made visible when they committed one decision (rule F41)."""
 
     slot: Slot
     checkpoint_id: CheckpointId
@@ -100,8 +85,6 @@ COMMITTED: Final = plain_record("committed", Committed)
 
 
 class NameForm(msgspec.Struct, frozen=True):
-    """The uuid that a pipeline's name maps to."""
-
     pipeline: PipelineId
 
 
@@ -111,8 +94,6 @@ NAME: Final = RecordKind(
 
 
 class LabelForm(msgspec.Struct, frozen=True):
-    """The name of a pipeline."""
-
     label: str
 
 

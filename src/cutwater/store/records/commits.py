@@ -14,8 +14,6 @@ from cutwater.store.records.envelope import PipelineRecords, encode
 
 
 class Commits(PipelineRecords):
-    """The commit records of one pipeline."""
-
     def record(self, committed: Committed) -> None:
         """Record that all sinks have committed a decision. May be repeated after any error.
 
@@ -27,11 +25,7 @@ class Commits(PipelineRecords):
         write_once(self._backend, path, encode(COMMITTED, path, committed))
 
     def read(self, slot: Slot) -> Committed:
-        """Read the versions that the sinks made visible for a decision.
-
-        Raises:
-            NotFound: If the commit is not recorded.
-        """
+        """NotFound if the commit is not recorded."""
         return self._read(COMMITTED, self._paths.committed(slot))
 
     def slots(self, after: Slot = NO_SLOT) -> tuple[Slot, ...]:
@@ -43,9 +37,8 @@ class Commits(PipelineRecords):
     def through(self, log: LogView | None = None) -> Slot:
         """Return the newest slot whose commit is recorded; `NO_SLOT` if there is none.
 
-        Args:
-            log: The log, if it has been read: the newest record is searched near its end, and
-                further back only if there is none.
+        In a log that has been read, the newest record is searched near its end, and further back
+        only if there is none.
         """
         near = NO_SLOT if log is None else recent(log.last_slot)
         return max(self.slots(near) or self.slots(), default=NO_SLOT)

@@ -38,8 +38,6 @@ COMPACTED_AT_ONCE_MAX: Final = 20
 
 
 class SegmentForm(msgspec.Struct, frozen=True):
-    """Consecutive entries of a log."""
-
     entries: tuple[ClaimForm | DecisionForm, ...]
 
 
@@ -55,8 +53,6 @@ SEGMENT: Final = RecordKind("volume", _pack, msgspec.json.Decoder(SegmentForm), 
 
 
 class LogSegments:
-    """The segments of one pipeline's log."""
-
     def __init__(
         self, backend: Backend, pipeline: PipelineId, entries: int = SEGMENT_ENTRIES
     ) -> None:
@@ -88,12 +84,7 @@ class LogSegments:
     def compact(self, entries: Sequence[LogEntry], compacted: Slot) -> Slot:
         """Write the next few segments that are due; may be repeated after any error.
 
-        Args:
-            entries: The whole log, as it was read.
-            compacted: The last slot that is in a segment.
-
-        Returns:
-            The last slot that is in a segment now.
+        Takes the whole log and the last slot that is in a segment; returns that slot as it is now.
         """
         for _ in range(COMPACTED_AT_ONCE_MAX):
             last = Slot(compacted + self._entries)
@@ -128,11 +119,7 @@ class DecisionLog:
         """Read the log from its first slot to the first free slot.
 
         Entries never change, so later calls read only new slots. The first call reads the segments
-        and lists the rest of the log, to detect a slot that is missing in the middle.
-
-        Raises:
-            Corrupt: If an entry cannot be read, or an empty slot is followed by a filled one.
-            NewerFormat: If an entry is of a newer Cutwater.
+        and lists the rest of the log, to detect a slot that is missing in the middle (`Corrupt`).
         """
         view = self._view or LogView()
         entries = list(view.entries)
@@ -161,26 +148,17 @@ class DecisionLog:
         return self._view
 
     def compact(self) -> None:
-        """Write segments if enough entries have been read; an optional optimization.
-
-        Raises:
-            StoreError: If a segment could not be written.
-        """
+        """Write segments if enough entries have been read; an optional optimization."""
         if self._view is not None:
             self._compacted = self._segments.compact(self._view.entries, self._compacted)
 
     def create(self, entry: LogEntry) -> DecisionOutcome:
-        """Create exactly this slot, once, and return the outcome.
+        """Create exactly this slot, once; the entry's nonce is one that no other entry has.
 
         Unless the store answers "created", the slot is read back and the nonce is compared: an
-        answer may have been lost although the slot is ours (rule F15).
-
-        Args:
-            entry: The entry, with a nonce that no other entry has.
-
-        Raises:
-            InvariantBroken: If the slot does not follow the last one, which would leave a gap.
-            StoreError: If the log had to be read first and could not be; nothing was written.
+        answer may have been lost although the slot is ours (rule F15). InvariantBroken if the slot
+        does not follow the last one. StoreError if the log had to be read first and could not be;
+        then nothing was written.
         """
         if entry.slot > self._reached + 1:
             self.read()

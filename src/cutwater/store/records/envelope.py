@@ -45,9 +45,7 @@ class RecordKind(Generic[Value, Form]):
     """One kind of record: how its value is encoded and decoded.
 
     Attributes:
-        name: The kind that is stored in the record.
         pack: Converts a value to its form: plain data that JSON can hold.
-        decoder: Decodes a form and checks its types.
         unpack: Converts a form back to the value; raises `ValueError` if the form is invalid.
     """
 
@@ -91,7 +89,6 @@ def _unchanged(value: Value) -> Value:
 
 
 def fields_of(value: "DataclassInstance") -> dict[str, Any]:
-    """Return the fields of a dataclass by name, as they are."""
     return {field.name: getattr(value, field.name) for field in fields(value)}
 
 
@@ -113,7 +110,7 @@ _RECORDS: Final = msgspec.json.Decoder(_Record)
 
 
 def digest(data: bytes) -> str:
-    """Return the SHA-256 of an object, as decisions and manifests name it."""
+    """Return the SHA-256, as decisions and manifests name it."""
     return hashlib.sha256(data).hexdigest()
 
 
@@ -126,11 +123,6 @@ def encode(kind: RecordKind[Value, Any], path: ObjectPath, value: Value) -> byte
 
 def decode(kind: RecordKind[Value, Any], path: ObjectPath, data: bytes) -> Value:
     """Return the value of a record.
-
-    Args:
-        kind: The kind that the record must have.
-        path: The path of its object.
-        data: The object's content.
 
     Raises:
         Corrupt: If a byte has changed, or the record has another kind or path.

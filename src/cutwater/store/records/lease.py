@@ -50,10 +50,7 @@ class Lease:
     """The process that runs a pipeline.
 
     Attributes:
-        host: The machine.
-        process: The process id on that machine.
         nonce: Distinguishes this process from any other with the same id.
-        beat_at_ms: The time of its last heartbeat.
         released: Whether it has ended normally.
     """
 
@@ -92,13 +89,7 @@ class Holding(Enum):
 
 
 def holding(lease: Lease | None, now_ms: int, *, is_dead: bool) -> Holding:
-    """Classify a lease.
-
-    Args:
-        lease: The lease in the store.
-        now_ms: The current time.
-        is_dead: Whether its process is known to be dead, regardless of the heartbeat.
-    """
+    """Classify a lease; `is_dead`: its process is known to be dead, whatever the heartbeat says."""
     if lease is None or lease.released:
         return Holding.FREE
     if is_dead or now_ms - lease.beat_at_ms >= STALE_MS:
@@ -109,10 +100,8 @@ def holding(lease: Lease | None, now_ms: int, *, is_dead: bool) -> Holding:
 def process_is_dead(lease: Lease, live: Collection[str] = ()) -> bool:
     """Return whether the lease's process ran on this machine and is dead.
 
-    Args:
-        lease: The lease.
-        live: The nonces of this process's own leases: another lease with this process's id belongs
-            to a process that had the id before, as in a restarted container.
+    `live` are the nonces of this process's own leases: another lease with this process's id belongs
+    to a process that had the id before, as in a restarted container.
     """
     if lease.host != socket.gethostname():
         return False
@@ -128,26 +117,18 @@ def process_is_dead(lease: Lease, live: Collection[str] = ()) -> bool:
 
 
 class Leases:
-    """The lease of one pipeline. Every method that writes raises `StoreError` if it cannot."""
+    """The lease of one pipeline. Every method raises `StoreError` if the store cannot do it."""
 
     def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
-        """Read and write in this store."""
         self._backend = backend
         self._path = PipelinePaths(pipeline).heartbeat
 
     @property
     def path(self) -> ObjectPath:
-        """The path of the lease."""
         return self._path
 
     def read(self) -> Lease | None:
-        """Read the lease; None if no process ever held it.
-
-        Raises:
-            Corrupt: If the record is damaged.
-            NewerFormat: If the record is of a newer Cutwater.
-            Unavailable: If the store does not answer.
-        """
+        """Return None if no process ever held it; a record that is damaged or newer is an error."""
         try:
             return decode(LEASE, self._path, self._backend.read(self._path))
         except NotFound:
@@ -174,8 +155,6 @@ class Hold(NamedTuple):
 
     Attributes:
         lease: The current or last lease; None if there never was one.
-        holding: Whether a process holds it now.
-        age_s: The age of the last heartbeat.
         problem: Why the state is unknown; empty if it is known.
     """
 
@@ -186,11 +165,7 @@ class Hold(NamedTuple):
 
 
 def look(backend: Backend, pipeline: PipelineId, clock: Clock = SYSTEM_CLOCK) -> Hold:
-    """Find out whether a process holds a pipeline now; with a damaged lease it is unknown.
-
-    Raises:
-        StoreError: If the store does not answer.
-    """
+    """Find out whether a process holds a pipeline now; with a damaged lease it is unknown."""
     try:
         lease = Leases(backend, pipeline).read()
     except (Corrupt, NewerFormat) as error:
@@ -204,11 +179,7 @@ def look(backend: Backend, pipeline: PipelineId, clock: Clock = SYSTEM_CLOCK) ->
 def holder_of(
     backend: Backend, pipeline: PipelineId, name: str
 ) -> PipelineHeld | HolderUnknown | None:
-    """Return the error that names the holder of the pipeline; None if no process holds it.
-
-    Raises:
-        StoreError: If the store does not answer.
-    """
+    """Return the error that names the holder of the pipeline; None if no process holds it."""
     return _held_by(look(backend, pipeline), backend, pipeline, name)
 
 
@@ -232,10 +203,7 @@ def take_lease(
 ) -> Lease:
     """Create a lease for this process, unless another one holds the pipeline; write nothing yet.
 
-    Raises:
-        PipelineHeld: If another process holds it, without a takeover.
-        HolderUnknown: If the holder is unknown, without a takeover.
-        StoreError: If the store does not answer.
+    Without a takeover, PipelineHeld if another process holds it, HolderUnknown if that is unknown.
     """
     found = look(backend, pipeline, clock)
     held = _held_by(found, backend, pipeline, name)
@@ -260,14 +228,7 @@ def is_gone(
     the pipeline back forever. A process that has released its lease was stopped on purpose: its
     pipeline is not resumed.
 
-    Args:
-        backend: The store.
-        pipeline: The pipeline.
-        nonce: The nonce of the process's lease.
-        pause: Waits the given number of seconds; returns whether to stop waiting.
-
-    Raises:
-        StoreError: If the store does not answer.
+    `pause` waits the given number of seconds, and returns whether to stop waiting.
     """
     if nonce in _GONE:
         return True
@@ -298,7 +259,6 @@ class Heartbeat:
         clock: Clock = SYSTEM_CLOCK,
         tasks: Tasks = THREADS,
     ) -> None:
-        """Prepare; nothing is written yet."""
         self._leases = leases
         self._lease = lease
         self._every_s = every_ms / 1000
@@ -386,13 +346,7 @@ def hold_pipeline(
     clock: Clock = SYSTEM_CLOCK,
     tasks: Tasks = THREADS,
 ) -> Iterator[None]:
-    """Hold a pipeline while working on it.
-
-    Raises:
-        PipelineHeld: If another process holds it, without a takeover.
-        HolderUnknown: If the holder is unknown, without a takeover.
-        StoreError: If the store does not answer.
-    """
+    """Hold a pipeline while working on it; refused as by `take_lease`."""
     lease = take_lease(backend, pipeline, name, takeover=takeover, clock=clock)
     heartbeat = Heartbeat(Leases(backend, pipeline), lease, clock=clock, tasks=tasks)
     heartbeat.start()
@@ -425,24 +379,15 @@ class Addresses:
     """The address of one pipeline."""
 
     def __init__(self, backend: Backend, pipeline: PipelineId) -> None:
-        """Read and write in this store."""
         self._backend = backend
         self._path = PipelinePaths(pipeline).address
 
     def tell(self, address: Address) -> None:
-        """Write the address of this process, replacing an earlier address.
-
-        Raises:
-            StoreError: If it could not be written.
-        """
+        """Write the address of this process, replacing an earlier address."""
         self._backend.put(self._path, encode(ADDRESS, self._path, address))
 
     def of(self, holder: str) -> Address | None:
-        """Return the address of the process with that lease; None if it is unknown.
-
-        Raises:
-            Unavailable: If the store does not answer.
-        """
+        """None if the address of the process with that lease is unknown."""
         try:
             found = decode(ADDRESS, self._path, self._backend.read(self._path))
         except (NotFound, Corrupt, NewerFormat):

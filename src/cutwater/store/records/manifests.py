@@ -11,7 +11,7 @@ own names; an input is stored as the protocol prints it, `0:orders`, because JSO
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -36,7 +36,12 @@ from cutwater.protocol.cut import (
     Version,
 )
 from cutwater.protocol.decisions import Decision
-from cutwater.protocol.evolution.identity import StepIdentity
+from cutwater.protocol.evolution.identity import (
+    InputIdentity,
+    InputKind,
+    OperatorIdentity,
+    StepIdentity,
+)
 from cutwater.protocol.messages import Place
 from cutwater.protocol.step.aligner_events import Cause
 from cutwater.store.backends.backend import write_once
@@ -52,8 +57,6 @@ from cutwater.store.records.envelope import (
 
 
 class SnapshotForm(msgspec.Struct, frozen=True):
-    """A `StepSnapshot`."""
-
     step: StepId
     checkpoint_id: CheckpointId
     generation: Generation
@@ -100,9 +103,60 @@ def _unpack_places(form: Mapping[str, Place]) -> dict[InputId, Place]:
     return places
 
 
-class CutForm(msgspec.Struct, frozen=True):
-    """A `Cut`."""
+class InputForm(msgspec.Struct, frozen=True):
+    kind: InputKind
+    name: str
+    ordinal: int = 0
+    format: str = ""
+    place: str = ""
+    settings: str = ""
+    log: int | None = None
+    # Omitted if unknown, as in manifests written before brokers were asked.
+    servers: str | msgspec.UnsetType = msgspec.UNSET
+    topics: tuple[tuple[str, str], ...] | msgspec.UnsetType = msgspec.UNSET
 
+
+class IdentityForm(msgspec.Struct, frozen=True):
+    inputs: tuple[InputForm, ...] = ()
+    columns: tuple[tuple[str, str], ...] = ()
+    operators: tuple[OperatorIdentity, ...] = ()
+    partitions: int | None = None
+    is_query: bool = True
+    sources: tuple[str, ...] = ()
+    sinks: tuple[str, ...] = ()
+    spark: str = ""
+    plan_sha256: str = ""
+    # Omitted if False, as in manifests written before channels by reference existed.
+    by_reference: bool | msgspec.UnsetType = msgspec.UNSET
+
+
+def _pack_identity(identity: StepIdentity) -> IdentityForm:
+    inputs = tuple(
+        InputForm(
+            **fields_of(step_input)
+            | {
+                "servers": step_input.servers or msgspec.UNSET,
+                "topics": step_input.topics or msgspec.UNSET,
+            }
+        )
+        for step_input in identity.inputs
+    )
+    packed = {"inputs": inputs, "by_reference": identity.by_reference or msgspec.UNSET}
+    return IdentityForm(**fields_of(identity) | packed)
+
+
+def _unpack_identity(form: IdentityForm) -> StepIdentity:
+    inputs = tuple(InputIdentity(**_known_fields(step_input)) for step_input in form.inputs)
+    return StepIdentity(**_known_fields(form) | {"inputs": inputs})
+
+
+def _known_fields(form: msgspec.Struct) -> dict[str, Any]:
+    """Return the fields that were stored."""
+    stored = msgspec.structs.asdict(form).items()
+    return {name: value for name, value in stored if value is not msgspec.UNSET}
+
+
+class CutForm(msgspec.Struct, frozen=True):
     checkpoint_id: CheckpointId
     generation: Generation
     kind: CheckpointKind
@@ -115,7 +169,7 @@ class CutForm(msgspec.Struct, frozen=True):
     name: str | None
     started_at_ms: int
     origin: Slot | None
-    identities: dict[StepId, StepIdentity] | msgspec.UnsetType = msgspec.UNSET
+    identities: dict[StepId, IdentityForm] | msgspec.UnsetType = msgspec.UNSET
     last_writes: dict[SinkId, Slot] | msgspec.UnsetType = msgspec.UNSET
 
 
@@ -123,32 +177,32 @@ def _pack_cut(cut: Cut) -> CutForm:
     packed = {
         "snapshots": {step: _pack_snapshot(snapshot) for step, snapshot in cut.snapshots.items()},
         # Omitted if unknown, as in manifests written before identities existed.
-        "identities": cut.identities or msgspec.UNSET,
+        "identities": {step: _pack_identity(identity) for step, identity in cut.identities.items()}
+        or msgspec.UNSET,
         "last_writes": cut.last_writes or msgspec.UNSET,
     }
     return CutForm(**fields_of(cut) | packed)
 
 
 def _unpack_cut(form: CutForm) -> Cut:
-    stored = msgspec.structs.asdict(form).items()
-    known = {name: value for name, value in stored if value is not msgspec.UNSET}
-    snapshots = {step: _unpack_snapshot(snapshot) for step, snapshot in form.snapshots.items()}
-    return Cut(**known | {"snapshots": snapshots})
+    known = _known_fields(form)
+    known["snapshots"] = {
+        step: _unpack_snapshot(snapshot) for step, snapshot in form.snapshots.items()
+    }
+    stored = form.identities or {}
+    known["identities"] = {step: _unpack_identity(identity) for step, identity in stored.items()}
+    return Cut(**known)
 
 
 MANIFEST: Final = RecordKind("manifest", _pack_cut, msgspec.json.Decoder(CutForm), _unpack_cut)
 
 
 class Manifests(PipelineRecords):
-    """The manifests of one pipeline."""
-
     def publish(self, cut: Cut) -> str:
         """Write a cut's manifest and return its hash, for the decision.
 
-        The same cut may be published again after any error.
-
-        Raises:
-            Conflict: If another cut has been published under its number.
+        The same cut may be published again after any error. Conflict if another cut has been
+        published under its number.
         """
         path = self._paths.manifest(cut.checkpoint_id)
         data = encode(MANIFEST, path, cut)
@@ -156,16 +210,9 @@ class Manifests(PipelineRecords):
         return digest(data)
 
     def read(self, checkpoint_id: CheckpointId, sha256: str | None = None) -> Cut:
-        """Read a manifest.
+        """Read a manifest, and compare it with the hash that its decision names.
 
-        Args:
-            checkpoint_id: Its number.
-            sha256: The hash that its decision names. None, for a cut without a decision, checks
-                only the manifest itself.
-
-        Raises:
-            NotFound: If there is no such manifest.
-            Corrupt: Also if it is not the manifest that was decided.
+        A cut without a decision has no such hash. NotFound if there is no such manifest.
         """
         path = self._paths.manifest(checkpoint_id)
         data = self._backend.read(path)

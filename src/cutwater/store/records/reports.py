@@ -18,8 +18,6 @@ KEPT: Final = 1_000
 
 
 class AttemptStatus(Enum):
-    """How an attempt ended."""
-
     COMPLETED = "completed"
     FAILED = "failed"
 
@@ -138,11 +136,7 @@ class Reports(PipelineRecords):
     """
 
     def write(self, report: AttemptReport | RecoveryReport) -> None:
-        """Write a report, replacing an earlier one of the same attempt or recovery.
-
-        Raises:
-            StoreError: If it could not be written; the report is lost.
-        """
+        """Write a report, replacing an earlier one of the same attempt or recovery."""
         if isinstance(report, AttemptReport):
             path = self._paths.report(report.checkpoint_id)
             self._backend.put(path, encode(REPORT, path, report))
@@ -165,11 +159,7 @@ class Reports(PipelineRecords):
         return tuple(report for report in found if report is not None)
 
     def trim(self, keep: int = KEPT) -> int:
-        """Delete all but the newest reports of each kind; return how many were deleted.
-
-        Raises:
-            StoreError: If the reports cannot be listed or deleted now.
-        """
+        """Delete all but the newest reports of each kind; return how many were deleted."""
         old = [
             path
             for prefix in (self._paths.reports, self._paths.recoveries)

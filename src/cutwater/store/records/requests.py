@@ -35,9 +35,7 @@ REASON_MAX: Final = 500
 _CONTROL: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff]")
 
 
-class Wish(Enum):
-    """The kind of a request."""
-
+class RequestKind(Enum):
     CHECKPOINT = "checkpoint"
     SAVEPOINT = "savepoint"
     STOP = "stop"
@@ -45,12 +43,7 @@ class Wish(Enum):
 
 
 class Abort(msgspec.Struct, frozen=True, kw_only=True):
-    """The attempt to abort, and why.
-
-    Attributes:
-        checkpoint_id: The attempt; None for the only pending attempt.
-        reason: The reason; stored with the attempt.
-    """
+    """The attempt to abort, None for the only pending one; the reason is stored with it."""
 
     checkpoint_id: CheckpointId | None = None
     reason: str
@@ -60,14 +53,12 @@ class Wanted(NamedTuple):
     """The details of a request.
 
     Attributes:
-        wish: The kind of request.
         full: For a checkpoint: whether it must be self-contained.
         name: For a savepoint, or a stop with a savepoint: its name.
         drain: For a stop: whether sources stop first.
-        abort: For an abort: the attempt, and why.
     """
 
-    wish: Wish
+    kind: RequestKind
     full: bool = False
     name: str | None = None
     drain: bool = False
@@ -76,16 +67,12 @@ class Wanted(NamedTuple):
     def addressed(self, token: str, holder: str, wait_ms: int, sender: str = "") -> "Request":
         """Return the request to the process that holds the lease, sent by this process now.
 
-        Args:
-            token: A unique token.
-            holder: The nonce of the lease.
-            wait_ms: How long the sender waits for the answer.
-            sender: What sends it, for users, after the process and the machine.
+        `sender` says to users what sends it, after the process and the machine.
         """
         at_ms = wall_ms()
         return Request(
             token=token,
-            wish=self.wish,
+            kind=self.kind,
             holder=holder,
             asked_by=f"process {os.getpid()} on {socket.gethostname()}{sender}",
             asked_at_ms=at_ms,
@@ -98,24 +85,17 @@ class Wanted(NamedTuple):
 
 
 class Request(msgspec.Struct, frozen=True, kw_only=True):
-    """A request to the process that runs a pipeline.
+    """A request to the process that runs a pipeline; the last fields are as in `Wanted`.
 
     Attributes:
-        token: A unique token.
-        wish: The kind of request.
         holder: The nonce of the lease of the process that it is addressed to.
-        asked_by: The sender, for users.
         asked_at_ms: When it was sent, on the sender's clock.
         expires_at_ms: When the sender stops waiting; the request is not taken after that.
-        full: For a checkpoint: whether it must be self-contained.
-        name: For a savepoint, or a stop with a savepoint: its name.
-        drain: For a stop: whether sources stop first.
-        abort: For an abort: the attempt, and why. Other requests are written without this field,
-            as they were before aborts existed.
+        abort: Other requests are written without this field, as they were before aborts existed.
     """
 
     token: str
-    wish: Wish
+    kind: RequestKind = msgspec.field(name="wish")  # its name in stores, which never changes
     holder: str
     asked_by: str
     asked_at_ms: int
@@ -127,8 +107,6 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AnswerState(Enum):
-    """The state of a request."""
-
     TAKEN = "taken"
     """The process has taken the request and is executing it."""
     DONE = "done"
@@ -139,12 +117,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     """The latest answer to a request.
 
     Attributes:
-        token: The request's token.
-        state: The state of the request.
         holder: The nonce of the process that answers.
-        answered_at_ms: When the answer was written.
         message: The result; for a failure, the reason.
-        report: The report of the checkpoint that was taken for the request, if any.
     """
 
     token: str
@@ -162,12 +136,7 @@ ANSWER: Final = plain_record("answer", Answer)
 def abort_reason(text: str, option: str = "reason") -> str:
     """Return the reason of an abort as it is stored and shown: one line, without outer blanks.
 
-    Args:
-        text: The user's text.
-        option: The option's name as the user knows it, for the error.
-
-    Raises:
-        ConfigError: If the text is empty, too long, or has control characters.
+    ConfigError, with the option's name, if it is empty, too long, or has control characters.
     """
     reason = text.strip()
     if not reason:
@@ -197,11 +166,7 @@ def choose_treatment(
 ) -> Treatment:
     """Decide what to do with a request that this process is not executing.
 
-    Args:
-        request: The request, if it exists and can be read.
-        answer: The latest answer, if there is one that can be read.
-        holder: The nonce of this process's lease.
-        now_ms: The current time.
+    A request or an answer is None if it is missing or cannot be read.
     """
     if answer is not None and (request is None or answer.state is not AnswerState.TAKEN):
         over = now_ms >= answer.answered_at_ms + FORGET_MS

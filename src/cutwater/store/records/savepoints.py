@@ -28,11 +28,7 @@ _RESERVED: Final = frozenset({"latest", "none"})
 
 
 def savepoint_name(text: str, option: str = "savepoint name") -> str:
-    """Check that a text can name a savepoint, and cannot be mistaken for a number or a time.
-
-    Raises:
-        ConfigError: If it cannot; the message explains why.
-    """
+    """Check that a text can name a savepoint, and cannot be mistaken for a number or a time."""
     problem = ""
     if not _NAME.fullmatch(text):
         problem = "must be letters, digits, dots, dashes and underscores, and begin with one of "
@@ -64,8 +60,6 @@ def _is_moment(text: str) -> bool:
 
 
 class DroppedForm(msgspec.Struct, frozen=True):
-    """The number of a dropped cut."""
-
     checkpoint_id: CheckpointId
 
 
@@ -88,16 +82,11 @@ class Savepoints(PipelineRecords):
         self._known: dict[CheckpointId, str | None] = {}
 
     def drop(self, checkpoint_id: CheckpointId) -> None:
-        """Record that a cut was dropped. May be repeated after any error.
-
-        Raises:
-            StoreError: If the record was not written, or may not have been.
-        """
+        """Record that a cut was dropped. May be repeated after any error."""
         path = self._paths.dropped(checkpoint_id)
         write_once(self._backend, path, encode(DROPPED, path, checkpoint_id))
 
     def dropped(self) -> frozenset[CheckpointId]:
-        """Return the numbers of all dropped cuts."""
         found = self._backend.list(self._paths.all_dropped)
         return frozenset(self._paths.id_of_dropped(path) for path in found)
 

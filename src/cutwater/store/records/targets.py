@@ -124,11 +124,7 @@ class Targets(PipelineRecords):
     """The targets of one pipeline's sinks, by generation."""
 
     def record(self, generation: Generation, targets: SinkTargets) -> None:
-        """Record where a generation's sinks write. May be repeated after any error.
-
-        Raises:
-            Conflict: If something else is recorded for the generation.
-        """
+        """Record where a generation's sinks write; may be repeated, but not with other targets."""
         path = self._paths.targets(generation)
         write_once(self._backend, path, encode(TARGETS, path, targets))
 
@@ -184,10 +180,6 @@ class Origin:
     """Where a fork comes from.
 
     Attributes:
-        pipeline: The original's uuid.
-        name: The original's name at that time.
-        store: The address of its store.
-        checkpoint_id: The cut that the fork started from.
         targets: All targets of the original's sinks; the fork never writes to them.
     """
 
@@ -208,11 +200,7 @@ def record_origin(backend: Backend, pipeline: PipelineId, origin: Origin) -> Non
 
 
 def read_origin(backend: Backend, pipeline: PipelineId) -> Origin | None:
-    """Read where a pipeline comes from; None if it is not a fork.
-
-    Raises:
-        Corrupt: If the record is damaged.
-    """
+    """None if it is not a fork."""
     path = PipelinePaths(pipeline).origin
     try:
         return decode(ORIGIN, path, backend.read(path))

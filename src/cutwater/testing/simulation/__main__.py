@@ -17,7 +17,6 @@ from cutwater.testing.simulation.history import Wrong
 from cutwater.testing.simulation.pipelines import SHAPES
 from cutwater.testing.simulation.sabotage.registry import load
 from cutwater.testing.simulation.trace import LEGEND, describe
-from cutwater.testing.simulation.world import World
 
 MODES = ("aligned", "timeout", "forced", "concurrent")
 ENOUGH = 300
@@ -92,7 +91,7 @@ def _replay(seed: int, choice: Choice) -> int:
         if actor != "task" and not describe(event).startswith("> it is"):
             print(f"{now_ms:6}  {process:7}  {actor.removesuffix(' !'):12}  {describe(event)}")
 
-    world = World(seed, shape=choice.shape, mode=choice.mode, tracer=tracer)
+    world = choice.world(seed, tracer)
     print(f"\nseed {seed}: {world.shape.name}, {world.scenario.mode}; {world.options}\n")
     try:
         world.run()

@@ -7,7 +7,7 @@ nothing, so it is reported and counts as a failure of the campaign.
 
 import traceback
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import dataclass, field
@@ -20,7 +20,7 @@ from cutwater.testing.simulation.faults import KINDS
 from cutwater.testing.simulation.fork import forkable, run_fork
 from cutwater.testing.simulation.history import Wrong
 from cutwater.testing.simulation.sabotage.registry import load
-from cutwater.testing.simulation.world import World
+from cutwater.testing.simulation.world import Tracer, World
 
 REACHED: Final = (
     "checkpoints aligned",
@@ -70,6 +70,10 @@ class Choice:
     mode: str | None = None
     sabotage: str | None = None
 
+    def world(self, seed: int, tracer: Tracer | None = None) -> World:
+        faults = load()[self.sabotage].faults if self.sabotage else ()
+        return World(seed, shape=self.shape, mode=self.mode, faults=faults, tracer=tracer)
+
     def command(self, seed: int) -> str:
         """Return the command that replays one seed with its trace."""
         parts = ["python -m cutwater.testing.simulation", f"--seed {seed}"]
@@ -82,8 +86,6 @@ class Choice:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """The result of one seed."""
-
     seed: int
     scenario: str
     counts: Counter[str]
@@ -100,7 +102,6 @@ class Summary:
     wrong: list[Outcome] = field(default_factory=list)
 
     def add(self, outcome: Outcome) -> None:
-        """Add one seed."""
         self.seeds += 1
         self.counts += outcome.counts
         self.scenarios[outcome.scenario] += 1
@@ -117,7 +118,7 @@ def run_seed(choice: Choice, seed: int) -> Outcome:
     """Run one seed and judge it; every exception is a verdict."""
     broken = load()[choice.sabotage].applied() if choice.sabotage else nullcontext()
     with broken:
-        world = World(seed, shape=choice.shape, mode=choice.mode)
+        world = choice.world(seed)
         scenario = f"{world.shape.name}, {world.scenario.mode}"
         try:
             world.run()
@@ -167,7 +168,7 @@ def run_campaign(
     return summary
 
 
-def first_wrong(sabotage: str, seeds: range) -> Outcome | None:
+def first_wrong(sabotage: str, seeds: Iterable[int]) -> Outcome | None:
     """Return the first seed that notices a mutation; None if none does."""
     broken = load()[sabotage]
     choice = Choice(shape=broken.shape, mode=broken.mode, sabotage=sabotage)

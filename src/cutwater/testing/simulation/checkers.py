@@ -40,11 +40,7 @@ Tables = Mapping[SinkId, tuple[Row, ...]]
 
 
 def require(condition: bool, message: str) -> None:
-    """Raise the verdict unless the condition holds.
-
-    Raises:
-        Wrong: If it does not.
-    """
+    """Raise the verdict `Wrong` unless the condition holds."""
     if not condition:
         raise Wrong(message)
 
@@ -53,7 +49,6 @@ class Checkers:
     """All checkers of one world."""
 
     def __init__(self, world: "World") -> None:
-        """Judge this world."""
         self.world = world
         self.last_decided = NO_CHECKPOINT
         self.seen_attempts: set[CheckpointId] = set()
@@ -74,7 +69,6 @@ class Checkers:
             self.world.judge(lambda: self.committed(slot))
 
     def deleted(self, name: str) -> None:
-        """An object was deleted."""
         self.world.history.counts["objects deleted"] += "/blobs/" in name
 
     def problem(self, blob: BlobRef) -> str | None:

@@ -19,10 +19,10 @@ from cutwater.ids import BatchId, ChannelId, CheckpointId, InputId, ReaderId, St
 from cutwater.pipeline.nodes import FunctionSignature, Kind, Node, SourceLocation, StepOptions
 from cutwater.planning.physical_plan import PhysicalPlan, PhysicalStep
 from cutwater.protocol.channel_log import ChannelLog
+from cutwater.protocol.commit import grant_shows
 from cutwater.protocol.cut import Cut
 from cutwater.protocol.messages import START, Event, Place
 from cutwater.protocol.recovery import Restore
-from cutwater.protocol.showing import grant_shows
 from cutwater.protocol.step.aligner_events import BarrierSeen
 from cutwater.protocol.step.events import BatchAppended, EndReached, StepCommand, StepEvent
 from cutwater.protocol.step.machine import Step
@@ -67,7 +67,6 @@ def state_from(directory: Path) -> bytes:
 
 
 def files_digest(files: Mapping[str, bytes]) -> str:
-    """Return a hash of the content of a step's files."""
     listed = (f"{name} {hashlib.sha256(files[name]).hexdigest()}" for name in sorted(files))
     return hashlib.sha256("\n".join(listed).encode()).hexdigest()
 
@@ -102,7 +101,6 @@ class SimulatedEngine:
     """Builds the generations of one process."""
 
     def __init__(self, process: "Process") -> None:
-        """Work for this process."""
         self._process = process
 
     def build(
@@ -113,7 +111,6 @@ class SimulatedEngine:
         on_control: Callable[[ChannelId], None],
         phases: Phases,
     ) -> Built:
-        """Build the steps and channels of a generation from a cut."""
         process, world = self._process, self._process.world
         world.history.counts["commits repeated"] += phases.repeated_commits
         if restore.cut is not None:
@@ -224,11 +221,9 @@ class SimulatedOutput:
     """Writes the rows of a batch into the step's channel; fills `runtime.output.Output`."""
 
     def __init__(self, channel: Channel) -> None:
-        """Write into this channel."""
         self._channel = channel
 
     def write(self, rows: Any, batch: BatchId) -> Written:  # noqa: ANN401 - our own rows
-        """Write the rows into one file."""
         if not rows:
             return Written()
         name = f"b{batch:06d}/rows"
@@ -282,11 +277,9 @@ class SimulatedStep(RunningStep):
     # -- the engine
 
     def start(self) -> None:
-        """Start the task."""
         self._task = self.callbacks.tasks.start(self._loop, f"step {self.name}")
 
     def halt(self) -> None:
-        """Wait for the task."""
         self._task.join()
 
     def _loop(self) -> None:
@@ -316,7 +309,6 @@ class SimulatedStep(RunningStep):
         return RunError("its query was stopped by other code.")
 
     def source_ended(self) -> bool:
-        """Return whether all input was read."""
         return self.is_at_end
 
     @property
@@ -350,7 +342,6 @@ class SimulatedStep(RunningStep):
         return self.plan_batch(ends, 0)
 
     def plan_batch(self, ends: Mapping[InputId, Place], offset: int) -> _Batch:
-        """Fix the offsets of the next batch."""
         self.tick = False
         self._batch = _Batch(BatchId(self.machine.last + 1), ends, offset)
         return self._batch
@@ -411,11 +402,6 @@ class SimulatedStep(RunningStep):
         return found
 
     def read_file(self, channel: Channel, event: Event) -> tuple[Row, ...]:
-        """Read the rows of an Event.
-
-        Raises:
-            FileNotFoundError: If its file is lost.
-        """
         rows: tuple[Row, ...] = unpack((channel.data / event.files[0]).read_bytes())
         return rows
 
@@ -479,17 +465,10 @@ class SimulatedStep(RunningStep):
         self._pinned[checkpoint_id] = PinnedFiles(directory, tuple(files))
 
     def unpin(self, checkpoint_id: CheckpointId) -> None:
-        """Drop the files."""
         self._pinned.pop(checkpoint_id, None)
         try_to_remove_tree(self.wiring.directory / "pins" / str(checkpoint_id))
 
     def pinned(self, checkpoint_id: CheckpointId) -> PinnedFiles | None:
-        """Return the files of a pin.
-
-        Raises:
-            FileNotFoundError: If the pin has been dropped.
-            OSError: If the listing broke off.
-        """
         if self.process.world.faults.requests.listing_fails():
             raise OSError("the listing broke off")
         found = self._pinned.get(checkpoint_id)

@@ -4,7 +4,7 @@ Every seed draws its own mix (a swarm): some runs have many crashes and no damag
 reverse. A fault counts as delivered only when it changed something.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Final
 
 from cutwater.ids import BatchId, StepId
@@ -12,7 +12,7 @@ from cutwater.protocol.checkpoint.attempt import CheckpointRequest
 from cutwater.protocol.checkpoint.events import Acknowledged, CoordinatorEvent
 from cutwater.protocol.cut import CheckpointKind, Cut, StepSnapshot
 from cutwater.store.backends.directories import exists
-from cutwater.store.records.requests import Request, Wish
+from cutwater.store.records.requests import Request, RequestKind
 from cutwater.testing.simulation import mishaps
 from cutwater.testing.simulation.mishaps import RequestFaults
 from cutwater.testing.simulation.process import Process
@@ -60,11 +60,10 @@ KINDS: Final = (
 class Faults:
     """The faults of one run."""
 
-    def __init__(self, world: "World") -> None:
-        """Draw this run's mix."""
+    def __init__(self, world: "World", chosen: Collection[str] = ()) -> None:
         self.world = world
         rng = world.rng
-        drawn = {kind for kind in KINDS if rng.random() < 0.5}
+        drawn = set(chosen) or {kind for kind in KINDS if rng.random() < 0.5}
         self.enabled = set() if world.calm else drawn
         self.rate = rng.choice((0.0003, 0.0008, 0.0015, 0.003))
         self.ack_loss = rng.choice((0.0, 0.02, 0.1))
@@ -102,7 +101,6 @@ class Faults:
         }
 
     def count(self, kind: str) -> None:
-        """Note a delivered fault."""
         self.world.history.counts[f"fault: {kind}"] += 1
         self.world.trace(None, "fault", kind)
 
@@ -180,6 +178,10 @@ class Faults:
         seldom = world.history.counts[f"fault: {kind}"] < most
         if not world.calm and owed and seldom and world.rng.random() < chance:
             world.kill_soon = True
+        # The record of the commit is the next write, and the one that must be tried again.
+        fills_up = "store full" in self.enabled and not world.healing
+        if fills_up and world.rng.random() < 0.02 and self._full():
+            self.count("store full")
 
     # -- messages
 
@@ -284,7 +286,6 @@ class Faults:
         return True
 
     def _foreign_commit(self) -> bool:
-        """Append to a table as another program."""
         table = self.world.tables[self.world.rng.choice(sorted(self.world.tables))]
         table.append_foreign(self.world.now_ms)
         return True
@@ -387,7 +388,6 @@ class Faults:
         return True
 
     def _stop(self) -> bool:
-        """Request a stop, with a last checkpoint or without."""
         process = self.world.current
         if process is None or not process.running:
             return False
@@ -404,21 +404,21 @@ class Faults:
         process = world.current
         if process is None or not process.running or process.supervisor is None:
             return False
-        wish = rng.choice((Wish.CHECKPOINT, Wish.SAVEPOINT, Wish.STOP))
-        named = wish is Wish.SAVEPOINT or (wish is Wish.STOP and rng.random() < 0.5)
+        kind = rng.choice((RequestKind.CHECKPOINT, RequestKind.SAVEPOINT, RequestKind.STOP))
+        named = kind is RequestKind.SAVEPOINT or (kind is RequestKind.STOP and rng.random() < 0.5)
         request = Request(
             token=f"{world.clients:032x}",
-            wish=wish,
+            kind=kind,
             holder=process.supervisor.lease.nonce,
             asked_by="an operator",
             asked_at_ms=world.clock.wall_ms(),
             expires_at_ms=world.clock.wall_ms() + rng.choice((300, 3_000, 20_000)),
-            full=wish is Wish.CHECKPOINT and rng.random() < 0.5,
+            full=kind is RequestKind.CHECKPOINT and rng.random() < 0.5,
             name=f"r{world.now_ms}" if named else None,
-            drain=wish is Wish.STOP and rng.random() < 0.5,
+            drain=kind is RequestKind.STOP and rng.random() < 0.5,
         )
         # A plain stop ends the pipeline also if its checkpoint fails.
-        process.plain_stop |= wish is Wish.STOP and not (request.name or request.drain)
+        process.plain_stop |= kind is RequestKind.STOP and not (request.name or request.drain)
         world.start_client(request)
         return True
 

@@ -28,14 +28,7 @@ def forkable(world: World) -> list[Decision]:
 
 
 def run_fork(world: World, decision: Decision) -> World | None:
-    """Fork a finished run from one of its cuts and run the fork to its end.
-
-    Returns:
-        The world of the fork, after its run; None if the cut cannot be forked.
-
-    Raises:
-        Wrong: If the fork ends with wrong rows or the first pipeline has changed.
-    """
+    """Fork a finished run from one of its cuts and run the fork to its end."""
     before = (dict(world.store.by_name), {sink: table.rows for sink, table in world.tables.items()})
     child = World(world.seed + 10**6, shape=world.shape.name, mode=world.scenario.mode)
     try:

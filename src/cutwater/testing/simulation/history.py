@@ -40,6 +40,7 @@ class History:
     started: list[tuple[Generation, CheckpointId]] = field(default_factory=list)
     ended: Counter[tuple[Generation, CheckpointId]] = field(default_factory=Counter)
     counts: Counter[str] = field(default_factory=Counter)
+    farthest: Counter[StepId] = field(default_factory=Counter)
     verdict: Wrong | None = None
 
     def object(self, message: str) -> None:
@@ -50,7 +51,6 @@ class History:
         self.verdict = self.verdict or Wrong(message)
 
     def begin(self, generation: Generation, step: StepId, record: BatchRecord) -> None:
-        """Note where a step begins in a generation."""
         self.batches[(generation, step)] = {record.batch: record}
 
     def batch(self, generation: Generation, step: StepId, record: BatchRecord) -> None:
@@ -59,6 +59,12 @@ class History:
         if record.batch in known:
             self.object(f"{step} appended batch {record.batch} twice in generation {generation}")
         known[record.batch] = record
+        self.farthest[step] = max(self.farthest[step], record.batch)
+
+    @property
+    def progress(self) -> int:
+        """Grows with every commit and every new batch, not with batches that are run again."""
+        return self.counts["commit points"] + self.farthest.total()
 
     def event(
         self, generation: Generation, channel: ChannelId, position: int, rows: tuple[Row, ...]

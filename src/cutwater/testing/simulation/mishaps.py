@@ -31,7 +31,6 @@ class RequestFaults:
     """The faults of single requests in one run; fills `store.Mishaps`."""
 
     def __init__(self, world: "World", enabled: set[str]) -> None:
-        """Make requests of these kinds fail."""
         self._world = world
         self._enabled = enabled
         self._underway: list[_Underway] = []
@@ -47,7 +46,6 @@ class RequestFaults:
         self._underway.append(_Underway(self._world.now_ms + delay_ms, arrive))
 
     def write_hangs(self, name: str, data: bytes, *, create: bool, failed: bool) -> bool:
-        """Return whether a write gets no response in time; it may still arrive later."""
         # The log is rarely written, and a late entry there matters most.
         chance = 0.05 if "/log/" in name else 0.001
         hangs = self._happens(LATE_WRITE, 0.3 if failed else chance)
@@ -56,7 +54,6 @@ class RequestFaults:
         return failed or hangs
 
     def delete_astray(self, name: str) -> bool:
-        """Return whether an acknowledged delete is lost, or happens later."""
         if self._happens(LOST_DELETE, 0.05):
             self._world.faults.count(LOST_DELETE)
             self._world.manifest_left |= "/manifests/" in name
@@ -68,7 +65,6 @@ class RequestFaults:
         return False
 
     def listing_fails(self) -> bool:
-        """Return whether a listing fails midway."""
         fails = self._happens(FAILED_LISTING, 0.02)
         if fails:
             self._world.faults.count(FAILED_LISTING)
@@ -96,7 +92,6 @@ class RequestFaults:
         world.checkers.written(name, data)
 
     def response_lost(self, name: str) -> bool:
-        """Return whether the response to a write is lost."""
         world = self._world
         records = ("/log/", "/attempts/", "/committed/", "/manifests/")
         chance = 0.15 if any(part in name for part in records) else 0.005

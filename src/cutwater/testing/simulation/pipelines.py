@@ -54,11 +54,9 @@ class Shape:
 
     @property
     def functions(self) -> Mapping[StepId, StepFunction]:
-        """What each step computes."""
         return {StepId(node.name): FUNCTIONS[node.does] for node in self.nodes}
 
     def sources(self) -> tuple[str, ...]:
-        """The steps without inputs."""
         return tuple(node.name for node in self.nodes if not node.reads)
 
     def expected(self, lengths: Mapping[str, int]) -> Mapping[SinkId, list[Row]]:

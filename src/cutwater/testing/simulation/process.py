@@ -69,7 +69,6 @@ class Process:
     """A process: alive, paused or dead."""
 
     def __init__(self, world: "World", number: int) -> None:
-        """Create a process that does nothing yet."""
         self.world = world
         self.number = number
         self.alive = True
@@ -91,7 +90,6 @@ class Process:
         self._scratch: Scratch | None = None
 
     def __str__(self) -> str:
-        """Give the name used in traces."""
         return f"p{self.number}g{self.generation}"
 
     def start(self, main: Callable[[], None], name: str) -> None:
@@ -133,7 +131,6 @@ class Process:
     # -- a driver
 
     def drive(self) -> None:
-        """Run the pipeline until it ends."""
         world = self.world
         clock = world.clock
         takeover = world.rng.random() < 0.9
@@ -161,7 +158,6 @@ class Process:
             world.finished(self)
 
     def begin(self, restore: Restore) -> None:
-        """Note the start of a generation."""
         self.generation = restore.generation
         self.built = None
         self.open_attempts.clear()
@@ -175,7 +171,6 @@ class Process:
 
     @property
     def steps(self) -> dict[str, SimulatedStep]:
-        """The steps of its generation."""
         found = {} if self.built is None else self.built.steps
         return {name: step for name, step in found.items() if isinstance(step, SimulatedStep)}
 
@@ -331,7 +326,6 @@ class Process:
         self.tasks.start(ask, "operator")
 
     def answered(self, request: CheckpointRequest, report: CheckpointReport | None) -> None:
-        """Judge the answer to a request."""
         world = self.world
         status = "unknown" if report is None else report.status.lower()
         world.history.counts[f"requests {status}"] += 1

@@ -45,7 +45,6 @@ class StepFunction:
     """What a step computes, batch by batch and all at once.
 
     Attributes:
-        name: Its name in topologies.
         apply: One micro-batch: (step, state, rows by input ordinal, random) to rows; changes
             the state.
         whole: The whole history: (step, rows per input) to rows.

@@ -35,12 +35,11 @@ class Owner(Protocol):
 
 
 class SimulatedTask:
-    """One task; `Scheduler` runs it."""
+    """One task; `Scheduler` runs it. The hub calls `resume` and `kill`."""
 
     def __init__(
         self, scheduler: "Scheduler", owner: Owner, function: Callable[[], None], name: str
     ) -> None:
-        """Prepare a task that is ready to run."""
         self.scheduler = scheduler
         self.owner = owner
         self.name = name
@@ -70,31 +69,27 @@ class SimulatedTask:
         self._waiting.clear()
 
     def resume(self) -> None:
-        """Run until the task waits or ends; called by the hub."""
         self._greenlet.switch()
 
     def kill(self) -> None:
-        """Throw `Killed` into the task; called by the hub."""
+        """Throw `Killed` into the task."""
         if self._greenlet:
             self._greenlet.throw(Killed)
         self.ended = True
 
     def wake(self) -> None:
-        """Make the task ready."""
         self.ready = True
         self.wake_at_ms = None
 
     # -- the port `cutwater.tasks.Task`
 
     def join(self, timeout: float | None = None) -> None:
-        """Wait until the task has ended."""
         while not self.ended:
             self._waiting.append(self.scheduler.running)
             if not self.scheduler.wait(timeout):
                 return
 
     def is_alive(self) -> bool:
-        """Return whether the task still runs."""
         return not self.ended
 
 
@@ -104,12 +99,7 @@ class Scheduler:
     def __init__(
         self, rng: random.Random, died: Callable[[SimulatedTask, BaseException], None]
     ) -> None:
-        """Start without tasks.
-
-        Args:
-            rng: Decides what runs next.
-            died: Called with a task that ended with an exception.
-        """
+        """Start without tasks; `died` is called with a task that ended with an exception."""
         self.rng = rng
         self.died = died
         self.now_ms = 0
@@ -121,18 +111,15 @@ class Scheduler:
     # -- the hub
 
     def start(self, owner: Owner, function: Callable[[], None], name: str) -> SimulatedTask:
-        """Add a task."""
         task = SimulatedTask(self, owner, function, name)
         self._tasks.append(task)
         return task
 
     def forget(self, task: SimulatedTask) -> None:
-        """Drop a task that has ended."""
         if task in self._tasks:
             self._tasks.remove(task)
 
     def tasks_of(self, owner: Owner) -> list[SimulatedTask]:
-        """Return the tasks of a process."""
         return [task for task in self._tasks if task.owner is owner]
 
     def step(self) -> SimulatedTask | None:
@@ -174,13 +161,11 @@ class Scheduler:
 
     @property
     def running(self) -> SimulatedTask:
-        """The task that runs."""
         assert self._running is not None, "only a task of a simulated process may wait"
         return self._running
 
     @property
     def is_idle(self) -> bool:
-        """Whether no task runs now, but the hub."""
         return self._running is None
 
     def check(self) -> None:
@@ -208,7 +193,6 @@ class Scheduler:
         return due_ms is None or self.now_ms < due_ms
 
     def sleep(self, duration_ms: int) -> None:
-        """Wait for a time."""
         self.wait(duration_ms / 1000)
 
 
@@ -216,15 +200,12 @@ class SimulatedClock:
     """The time of a world; fills `cutwater.clock.Clock`."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        """Tell the time of this scheduler."""
         self._scheduler = scheduler
 
     def now_ms(self) -> int:
-        """Return the time."""
         return START_MS + self._scheduler.now_ms
 
     def wall_ms(self) -> int:
-        """Return the time."""
         return self.now_ms()
 
 
@@ -232,7 +213,6 @@ class SimulatedLock:
     """A lock that its holder may take again; fills `cutwater.tasks.Lock`."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        """Start free."""
         self._scheduler = scheduler
         self._holder: SimulatedTask | None = None
         self._depth = 0
@@ -264,7 +244,6 @@ class SimulatedLock:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """Release the lock."""
         if self._visits:
             self._visits -= 1
             return
@@ -290,7 +269,6 @@ class SimulatedCondition(SimulatedLock):
     """A lock whose holder can wait for a change; fills `cutwater.tasks.Condition`."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        """Start free."""
         super().__init__(scheduler)
         self._notified: list[SimulatedTask] = []
 
@@ -307,7 +285,6 @@ class SimulatedCondition(SimulatedLock):
         return in_time
 
     def notify_all(self) -> None:
-        """Wake all waiting tasks."""
         for task in self._notified:
             task.wake()
         self._notified.clear()
@@ -317,24 +294,20 @@ class SimulatedEvent:
     """A flag; fills `cutwater.tasks.Event`."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        """Start without the flag."""
         self._scheduler = scheduler
         self._is_set = False
         self._waiting: list[SimulatedTask] = []
 
     def is_set(self) -> bool:
-        """Return whether the flag is set."""
         return self._is_set
 
     def set(self) -> None:
-        """Set the flag and wake all waiting tasks."""
         self._is_set = True
         for task in self._waiting:
             task.wake()
         self._waiting.clear()
 
     def wait(self, timeout: float | None = None) -> bool:
-        """Wait until the flag is set."""
         if not self._is_set:
             task = self._scheduler.running
             self._waiting.append(task)
@@ -350,19 +323,16 @@ class SimulatedInbox(Inbox[T], Generic[T]):
     """A queue with one reader."""
 
     def __init__(self, scheduler: Scheduler) -> None:
-        """Start empty."""
         self._scheduler = scheduler
         self._items: deque[T] = deque()
         self._reader: SimulatedTask | None = None
 
     def put(self, item: T) -> None:
-        """Append an item."""
         self._items.append(item)
         if self._reader is not None:
             self._reader.wake()
 
     def get(self, timeout_s: float) -> T | None:
-        """Return the next item; None if none arrives in time."""
         self._scheduler.check()
         if not self._items and timeout_s > 0:
             self._reader = self._scheduler.running
@@ -377,7 +347,6 @@ class SimulatedPool:
     """Runs functions in a bounded number of tasks; fills `cutwater.tasks.Pool`."""
 
     def __init__(self, tasks: "SimulatedTasks", workers: int, name: str) -> None:
-        """Start without tasks."""
         self._tasks = tasks
         self._workers = workers
         self._name = name
@@ -385,7 +354,6 @@ class SimulatedPool:
         self._queue: deque[Callable[[], None]] = deque()
 
     def submit(self, function: Callable[[], None]) -> None:
-        """Run a function as soon as a task is free."""
         self._running = [task for task in self._running if not task.ended]
         self._queue.append(function)
         if len(self._running) < self._workers:
@@ -396,7 +364,6 @@ class SimulatedPool:
             self._queue.popleft()()
 
     def close(self) -> None:
-        """Drop what has not begun, and wait for the rest."""
         self._queue.clear()
         for task in self._running:
             task.join()
@@ -406,30 +373,23 @@ class SimulatedTasks:
     """The tasks of one process; fills `cutwater.tasks.Tasks`."""
 
     def __init__(self, scheduler: Scheduler, owner: Owner) -> None:
-        """Start tasks for this process."""
         self._scheduler = scheduler
         self._owner = owner
 
     def lock(self) -> Lock:
-        """Return a new lock."""
         return SimulatedLock(self._scheduler)
 
     def condition(self) -> Condition:
-        """Return a new condition."""
         return SimulatedCondition(self._scheduler)
 
     def event(self) -> Event:
-        """Return a new event."""
         return SimulatedEvent(self._scheduler)
 
     def inbox(self) -> Inbox[Any]:
-        """Return a new inbox."""
         return SimulatedInbox(self._scheduler)
 
     def start(self, function: Callable[[], None], name: str) -> SimulatedTask:
-        """Run a function in a new task."""
         return self._scheduler.start(self._owner, function, name)
 
     def pool(self, workers: int, name: str) -> Pool:
-        """Return a new pool."""
         return SimulatedPool(self, workers, name)

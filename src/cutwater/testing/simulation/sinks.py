@@ -12,10 +12,9 @@ from typing import Any
 
 from cutwater.errors import NotFound, SinkError, StoreError, Superseded, TargetBehind
 from cutwater.ids import BatchId, Generation, SinkId, Slot
-from cutwater.protocol.commit import CommitPermit, CommitSink
+from cutwater.protocol.commit import CommitPermit, CommitSink, ShowPermit
 from cutwater.protocol.cut import BlobRef, Committable, Version
 from cutwater.protocol.lost_commit import Found, is_behind
-from cutwater.protocol.showing import ShowPermit
 from cutwater.sinks.base import OpenSink, RestorePreview
 from cutwater.store.paths import ObjectPath, object_path
 from cutwater.store.records.targets import IDENTITY, VISIBILITY, StoredTarget
@@ -31,17 +30,14 @@ Key = tuple[Generation, BatchId]
 
 
 def pack(value: object) -> bytes:
-    """Turn a value into bytes."""
     return pickle.dumps(value, protocol=5)
 
 
 def unpack(data: bytes) -> Any:  # noqa: ANN401 - the caller knows what it wrote
-    """Turn bytes back into a value."""
     return pickle.loads(data)
 
 
 def staged_path(generation: Generation, sink: SinkId, batch: int) -> ObjectPath:
-    """Return the name of the staged rows of one batch of a sink."""
     return object_path(f"{STAGED}/{generation:04d}/{sink}/{batch:06d}")
 
 
@@ -63,14 +59,7 @@ class SimulatedSink:
         switch: Callable[[], None],
         history: History,
     ) -> None:
-        """Open a table.
-
-        Args:
-            table: The table.
-            backend: Where rows are staged.
-            switch: Lets other tasks run; raises if the process is dead.
-            history: Counts what happens.
-        """
+        """Open a table; `switch` lets other tasks run and raises if the process is dead."""
         self.table = table
         self._backend = backend
         self._switch = switch
@@ -92,7 +81,6 @@ class SimulatedSink:
         generation: Generation,
         batch: BatchId,
     ) -> Committable | None:
-        """Write the rows of a batch where no reader of the table sees them."""
         if not rows:
             return None
         path, data = staged_path(generation, self._sink, batch), pack(tuple(rows))
@@ -104,7 +92,6 @@ class SimulatedSink:
         return Committable(self._sink, generation, batch, len(rows), (blob,))
 
     def problem(self, committable: Committable) -> str | None:
-        """Return what is wrong with staged rows."""
         try:
             return next(filter(None, map(self._blob_problem, committable.blobs)), None)
         except StoreError as error:
@@ -152,7 +139,6 @@ class SimulatedSink:
         return version
 
     def commit(self, permit: CommitPermit, committables: Sequence[Committable]) -> Version:
-        """Make staged rows visible, all or nothing."""
         table, slot = self.table, permit.slot
         if slot not in table.made:
             self.gather(slot, committables)
@@ -183,7 +169,6 @@ class SimulatedSink:
             self.table.taken.update(blob.name for blob in committable.blobs)
 
     def look_back(self, version: Version | None) -> RestorePreview:
-        """Return whether the table can still be restored to a version."""
         self._switch()
         if self.table.down:
             raise self._failure(TableDown())
@@ -191,11 +176,9 @@ class SimulatedSink:
         return RestorePreview(str(self.table.current), obstacle=obstacle)
 
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
-        """Restore a version, as a new version."""
         return self._act(permit.slot, lambda: self.table.restore(permit.slot, version))
 
     def newest(self) -> Found:
-        """Return what the table holds."""
         self._switch()
         if self.table.down:
             raise self._failure(TableDown())
@@ -205,7 +188,6 @@ class SimulatedSink:
     # -- retention
 
     def discard(self, generation: Generation, keep: Sequence[Committable]) -> None:
-        """Delete what earlier generations staged and no cut needs."""
         self._delete(keep, lambda owner, _: owner < generation)
 
     def retain(
@@ -214,7 +196,6 @@ class SimulatedSink:
         shown: Collection[Version | None],
         keep: Sequence[Committable],
     ) -> None:
-        """Delete what this generation has staged and committed and no cut needs."""
         del shown
         self._delete(keep, lambda owner, name: owner == generation and name in self.table.taken)
 
@@ -277,7 +258,6 @@ class ShowingSimulatedSink(SimulatedSink):
     """A table that shows batches before their checkpoint; fills `ShowingSink`."""
 
     def __init__(self, *args: Any) -> None:  # noqa: ANN401 - those of the class above
-        """Open a table."""
         super().__init__(*args)
         self._unshown: list[Committable] = []
 
@@ -348,7 +328,6 @@ def open_sink(
     switch: Callable[[], None],
     history: History,
 ) -> OpenSink:
-    """Open a table for one process."""
     if table.shows_batches:
         return ShowingSimulatedSink(table, backend, switch, history)
     kind = AtomicSimulatedSink if table.is_atomic else SimulatedSink

@@ -18,7 +18,6 @@ class Objects:
     """All objects, by name."""
 
     def __init__(self) -> None:
-        """Start empty and in reach."""
         self.by_name: dict[str, bytes] = {}
         self.out_of_reach = False
         self.full = False
@@ -30,11 +29,7 @@ class Mishaps(Protocol):
     def write_hangs(self, name: str, data: bytes, *, create: bool, failed: bool) -> bool:
         """Return whether a write gets no response in time; it may still arrive later.
 
-        Args:
-            name: The object.
-            data: Its content.
-            create: Whether the write leaves an existing object alone.
-            failed: Whether the store is out of reach anyway.
+        `create` leaves an existing object alone; `failed` is a store out of reach anyway.
         """
         ...
 
@@ -64,14 +59,9 @@ class SimulatedBackend:
         written: Callable[[str, bytes], None],
         deleted: Callable[[str], None] = lambda _: None,
     ) -> None:
-        """Connect a process.
+        """Connect a process; `switch` lets other tasks run and raises if the process is dead.
 
-        Args:
-            objects: The objects.
-            mishaps: What happens to single requests.
-            switch: Lets other tasks run; raises if the process is dead.
-            written: Called after each write that creates or replaces an object.
-            deleted: Called after each delete of an object.
+        `written` and `deleted` are called after each write and delete that happened.
         """
         self._objects = objects
         self._mishaps = mishaps
@@ -81,13 +71,11 @@ class SimulatedBackend:
 
     @property
     def url(self) -> str:
-        """Always `simulated:`."""
         return "simulated:"
 
     # -- writing
 
     def create(self, path: ObjectPath, data: bytes) -> bool:
-        """Write an object unless there is one of that name."""
         self._begin_write(path, data, create=True)
         is_new = path not in self._objects.by_name
         if is_new:
@@ -96,13 +84,11 @@ class SimulatedBackend:
         return is_new
 
     def put(self, path: ObjectPath, data: bytes) -> None:
-        """Write an object, replacing one of that name."""
         self._begin_write(path, data, create=False)
         self._write(path, data)
         self._end_write(path)
 
     def put_file(self, path: ObjectPath, local_file: Path) -> None:
-        """Write the content of a local file."""
         self.put(path, local_file.read_bytes())
 
     def _begin_write(self, path: ObjectPath, data: bytes, *, create: bool) -> None:
@@ -126,7 +112,6 @@ class SimulatedBackend:
             raise OutcomeUnknown(path, "the answer was lost")
 
     def delete(self, path: ObjectPath) -> None:
-        """Delete an object if it is there."""
         self._begin_read(path)
         if (
             not self._mishaps.delete_astray(path)
@@ -144,7 +129,6 @@ class SimulatedBackend:
             raise Unavailable(path, "the store does not answer")
 
     def read(self, path: ObjectPath) -> bytes:
-        """Return an object whole."""
         self._begin_read(path)
         try:
             return self._objects.by_name[path]
@@ -152,20 +136,16 @@ class SimulatedBackend:
             raise NotFound(path) from None
 
     def read_to_file(self, path: ObjectPath, local_file: Path) -> None:
-        """Write an object's content to a local file."""
         local_file.write_bytes(self.read(path))
 
     def exists(self, path: ObjectPath) -> bool:
-        """Return whether there is an object of that name."""
         self._begin_read(path)
         return path in self._objects.by_name
 
     def size(self, path: ObjectPath) -> int:
-        """Return the size of an object in bytes."""
         return len(self.read(path))
 
     def list(self, prefix: ObjectPath, after: ObjectPath | None = None) -> tuple[ObjectPath, ...]:
-        """Return the paths of all objects below a prefix, sorted."""
         self._begin_read(prefix)
         if self._mishaps.listing_fails():
             raise Unavailable(prefix, "the listing broke off")
@@ -178,22 +158,18 @@ class NoMishaps:
     """Nothing happens to requests: the connection of checkers."""
 
     def write_hangs(self, name: str, data: bytes, *, create: bool, failed: bool) -> bool:
-        """Never."""
         del name, data, create, failed
         return False
 
     def response_lost(self, name: str) -> bool:
-        """Never."""
         del name
         return False
 
     def delete_astray(self, name: str) -> bool:
-        """Never."""
         del name
         return False
 
     def listing_fails(self) -> bool:
-        """Never."""
         return False
 
 

@@ -41,18 +41,16 @@ class Superseded(Exception):
 
 
 class SimulatedTable:
-    """One table: its versions, and the slot of each."""
+    """One table: its versions, and the slot of each.
+
+    It raises `TableDown` if it cannot commit now or has not enough locks, and `Superseded` if a
+    later slot came first.
+    """
 
     def __init__(
         self, sink: SinkId, *, shows_batches: bool = False, is_atomic: bool = False
     ) -> None:
-        """Begin with an empty version 0.
-
-        Args:
-            sink: The sink that writes to it.
-            shows_batches: Whether it shows batches before their checkpoint.
-            is_atomic: Whether it commits in one transaction with the other tables.
-        """
+        """Begin with an empty version 0."""
         self.sink = sink
         self.is_atomic = is_atomic
         self.shows_batches = shows_batches
@@ -73,11 +71,7 @@ class SimulatedTable:
         self.taken: set[str] = set()
 
     def gather(self, batches: Sequence[Committable], read: Reader) -> None:
-        """Collect staged batches in one place, in a separate transaction; may be repeated.
-
-        Raises:
-            TableDown: If the table is down now, or has not enough locks.
-        """
+        """Collect staged batches in one place, in a separate transaction; may be repeated."""
         if self.down:
             raise TableDown
         if len(batches) > LOCKS:
@@ -88,12 +82,7 @@ class SimulatedTable:
                 self.gathered[key] = list(read(batch))
 
     def commit(self, slot: Slot, batches: Sequence[Committable]) -> Version:
-        """Append collected rows in one transaction; repeating a slot changes nothing.
-
-        Raises:
-            TableDown: If it cannot commit now.
-            Superseded: If a later slot came first.
-        """
+        """Append collected rows in one transaction; repeating a slot changes nothing."""
         if self.seen(slot) is not None:
             batches = ()
         keys = [(batch.generation, batch.batch) for batch in batches]
@@ -110,12 +99,7 @@ class SimulatedTable:
         return Found(max(self.made, default=None), str(self.current))
 
     def restore(self, slot: Slot, version: Version | None) -> Version:
-        """Restore the content of a version, as a new version.
-
-        Raises:
-            TableDown: If it cannot commit now.
-            Superseded: If a later slot came first.
-        """
+        """Restore the content of a version, as a new version."""
         rows = tuple(row for row in self.versions[int(version or 0)] if is_ours(row))
         return self._act(slot, (*rows, *self.foreign))
 
@@ -145,7 +129,6 @@ class SimulatedTable:
         return deleted
 
     def keeps(self, version: Version | None) -> bool:
-        """Return whether the table can still be restored to a version."""
         return int(version or 0) > self.vacuumed_through and int(version or 0) not in self.lost
 
     def lose_last_commit(self) -> None:
@@ -166,21 +149,11 @@ class SimulatedTable:
     # -- batches before their checkpoint
 
     def take_back(self, claim: Slot, version: Version | None) -> Version:
-        """Restore the content of a version, on behalf of a claim.
-
-        Raises:
-            TableDown: If it cannot commit now.
-            Superseded: If a later slot came first.
-        """
+        """Restore the content of a version, on behalf of a claim."""
         return self.restore(claim, version)
 
     def show(self, claim: Slot, batch: Committable, read: Reader) -> None:
-        """Append the rows of a batch, unless they are shown already.
-
-        Raises:
-            TableDown: If it cannot commit now.
-            Superseded: If the claim is not the last that took the table back.
-        """
+        """Append the rows of a batch, unless they are shown already, for the last claim only."""
         if self.down:
             raise TableDown
         if self.last_slot != claim:
@@ -197,12 +170,7 @@ class SimulatedTable:
     def seal(
         self, slot: Slot, batches: Sequence[Committable], before: Version, read: Reader
     ) -> Version:
-        """Show the batches of a decision that are not shown yet; return the decision's version.
-
-        Raises:
-            TableDown: If it cannot commit now.
-            Superseded: If a process with a later slot has rolled the table back.
-        """
+        """Show the batches of a decision that are not shown yet; return the decision's version."""
         if self.down:
             raise TableDown
         if self.last_slot > slot:
@@ -221,11 +189,7 @@ class SimulatedTable:
         return before
 
     def seen(self, slot: Slot) -> Version | None:
-        """Return the version of a slot; None if the slot is not committed yet.
-
-        Raises:
-            Superseded: If a later slot came first.
-        """
+        """Return the version of a slot; None if the slot is not committed yet."""
         if slot < self.last_slot and slot not in self.made:
             raise Superseded
         return self.made.get(slot)

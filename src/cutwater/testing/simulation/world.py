@@ -9,7 +9,7 @@ import logging
 import random
 import tempfile
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final
@@ -36,9 +36,9 @@ from cutwater.testing.simulation.store import Objects, SimulatedBackend, calm_ba
 from cutwater.testing.simulation.tables import SimulatedTable
 
 CHAOS_MS: Final = 10_000
-HEALING_TURNS: Final = 60_000
-STANDSTILL_TURNS: Final = 6_000
-"""Without a batch or a commit for so many turns, a healed pipeline counts as stuck."""
+HEALING_TURNS: Final = 300_000
+STANDSTILL_TURNS: Final = 10_000
+"""Without a new batch or a commit for so many turns, a healed pipeline counts as stuck."""
 
 _IDLE_MS: Final = 20
 """How far the time goes on at most while no task is ready: faults must get their chance."""
@@ -57,7 +57,6 @@ class Stream:
     start: int = 1
 
     def available(self, now_ms: int) -> int:
-        """Return how many rows there are by now."""
         known = self.start + now_ms * self.rows_per_second // 1000
         return known if self.total is None else min(known, self.total)
 
@@ -137,17 +136,13 @@ class World:
         *,
         shape: str | None = None,
         mode: str | None = None,
+        faults: Collection[str] = (),
         calm: bool = False,
         tracer: Tracer | None = None,
     ) -> None:
-        """Draw everything from the seed.
+        """Draw everything from the seed, but for the shape, mode and faults that are given.
 
-        Args:
-            seed: The seed.
-            shape: The pipeline to run; drawn if not given.
-            mode: How to checkpoint; drawn if not given.
-            calm: Run without faults.
-            tracer: Called with time, process, actor and event for everything that happens.
+        The tracer is called with time, process, actor and event for everything that happens.
         """
         self.seed = seed
         self.rng = random.Random(seed)
@@ -194,13 +189,12 @@ class World:
         self.timers = _Timers()
         self.processes: list[Process] = []
         self.checkers = Checkers(self)
-        self.faults = Faults(self)
+        self.faults = Faults(self, faults)
         self.directory = Path()
         self._ending: list[Process] = []
         self._clients: list[Process] = []
 
     def use_pipeline(self, pipeline: PipelineId) -> None:
-        """Run the pipeline of this uuid."""
         self.pipeline = pipeline
         self.paths = PipelinePaths(pipeline)
         self.judged = PipelineStore.of(calm_backend(self.store), pipeline)
@@ -208,14 +202,7 @@ class World:
     # -- running
 
     def run(self, chaos_ms: int = CHAOS_MS) -> History:
-        """Run to the end.
-
-        Returns:
-            The record of the run, with its counts.
-
-        Raises:
-            Wrong: If a checker found something.
-        """
+        """Run to the end; raises `Wrong` if a checker found something."""
         root = _SHARED_MEMORY if exists(_SHARED_MEMORY) else None
         self.directory = Path(tempfile.mkdtemp(prefix="cutwater-simulation-", dir=root))
         disabled = logging.root.manager.disable
@@ -238,12 +225,14 @@ class World:
             if self.lost:
                 return
         self._heal()
+        # Rewinds are over: what counts is what was never reached since.
+        self.history.farthest.clear()
         seen, still = -1, 0
         for _ in range(HEALING_TURNS):
             self.turn()
             if self.lost:
                 return
-            progress = self.history.counts["batches"] + self.history.counts["commit points"]
+            progress = self.history.progress
             seen, still = progress, still + 1 if progress == seen else 0
             if still > STANDSTILL_TURNS:
                 break
@@ -299,7 +288,6 @@ class World:
 
     @property
     def now_ms(self) -> int:
-        """The time."""
         return self.scheduler.now_ms
 
     @now_ms.setter
@@ -350,7 +338,6 @@ class World:
         return self.processes[-1] if self.processes and self.processes[-1].alive else None
 
     def new_process(self) -> Process:
-        """Add a process."""
         process = Process(self, len(self.processes))
         self.processes.append(process)
         return process
@@ -374,7 +361,6 @@ class World:
 
     @property
     def clients(self) -> int:
-        """How many clients were started."""
         return len(self._clients)
 
     def start_client(self, request: Request) -> None:
@@ -401,7 +387,6 @@ class World:
                 self.faults.count("new data after the end")
 
     def connect(self, process: Process) -> SimulatedBackend:
-        """Connect a process to the store."""
         return SimulatedBackend(
             self.store,
             self.faults.requests,
@@ -413,7 +398,6 @@ class World:
     # -- queries
 
     def is_slow(self, step: StepId) -> bool:
-        """Return whether a step runs slowly now."""
         return self.slow and step == self.shape.slow
 
     def reach_again(self, *, out_of_reach_ms: int) -> None:
@@ -440,7 +424,6 @@ class World:
 
     @property
     def wake_at(self) -> dict[int, int]:
-        """When each paused process wakes up."""
         return self.timers.wake_at
 
     @property
@@ -461,7 +444,6 @@ class World:
         return sound
 
     def trace(self, process: Process | None, actor: str, event: object) -> None:
-        """Pass a line to the tracer, if there is one."""
         if self.tracer is not None:
             self.tracer(self.now_ms, "" if process is None else str(process), actor, event)
 

@@ -88,7 +88,6 @@ class Deaths:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        """End the process."""
         self._process.communicate()
 
 

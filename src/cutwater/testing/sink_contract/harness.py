@@ -28,17 +28,12 @@ _TOLD_S: Final = 30.0
 
 
 def check(holds: object, message: str) -> None:
-    """Fail with a message that says which part of the contract is broken.
-
-    Raises:
-        AssertionError: If the condition does not hold.
-    """
+    """Fail with a message that says which part of the contract is broken."""
     if not holds:
         raise AssertionError(message)
 
 
 def permit(slot: int) -> CommitPermit:
-    """Give the permit of a decision."""
     return grant(PIPELINE, Slot(slot), CheckpointId(slot + 100))
 
 
@@ -97,17 +92,11 @@ class Trial:
             sink.retain(Generation(generation), shown, keep)
 
     def shows(self, ids: Sequence[int], moment: str) -> None:
-        """Check what readers see."""
         found = self.contract.shown(self.directory)
         check(found == list(ids), f"{moment} readers see {found} instead of {list(ids)}")
 
 
 def file_of(blob: BlobRef, directory: Path) -> Path:
-    """Find a staged file by its hash.
-
-    Raises:
-        AssertionError: If there is none.
-    """
     for path in files_below(directory):
         if hashlib.sha256(path.read_bytes()).hexdigest() == blob.sha256:
             return path
@@ -141,11 +130,6 @@ def patiently(sink: OpenSink, slot: int, staged: tuple[Committable, ...]) -> Ver
 
 
 def superseded(act: Callable[..., Version], *given: object) -> None:
-    """Check that an action is refused since a later slot has acted.
-
-    Raises:
-        AssertionError: If it is not.
-    """
     try:
         act(*given)
     except Superseded:
@@ -154,11 +138,6 @@ def superseded(act: Callable[..., Version], *given: object) -> None:
 
 
 def fails(act: Callable[..., Version], *given: object) -> None:
-    """Check that an action is refused by the sink.
-
-    Raises:
-        AssertionError: If it is not.
-    """
     try:
         act(*given)
     except SinkError:

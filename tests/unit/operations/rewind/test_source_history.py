@@ -116,7 +116,7 @@ def test_files_that_are_not_on_this_machine_were_not_asked_for(
 
     behind = past_of(store, head, cut_at(store, tmp_path, 0, ()))
 
-    assert behind == Past(unasked=frozenset({f"files/{STREAM}"}))
+    assert behind == Past(unasked={f"files/{STREAM}": "its files are not on this machine"})
     # Nothing was read since: nothing needs to be there.
     assert past_of(store, head, head) == Past()
 
@@ -126,7 +126,9 @@ def test_what_a_damaged_head_has_read_is_not_known(store: PipelineStore, tmp_pat
     for path in store.backend.list(PipelinePaths(PIPELINE).blobs):
         store.backend.delete(path)
 
-    assert past_of(store, head, replace(head, snapshots={})).unasked == {f"files/{STREAM}"}
+    unasked = past_of(store, head, replace(head, snapshots={})).unasked
+
+    assert unasked == {f"files/{STREAM}": "the current checkpoint is damaged"}
 
 
 def test_where_the_head_is_not_known_nothing_can_be_said(

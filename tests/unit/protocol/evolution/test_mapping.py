@@ -719,3 +719,37 @@ def test_a_cut_without_identities_does_not_say_what_was_swapped() -> None:
     assert refusal(mapped(unnamed(CHAINED), CHAINED, SWAP)).startswith(
         "source orders cannot be swapped: checkpoint 4 does not hold enough to map it."
     )
+
+
+def topic(topic_id: str) -> InputIdentity:
+    return replace(source("orders", "kafka"), topics=(("orders", topic_id),))
+
+
+def test_a_recreated_topic_is_refused_and_may_be_swapped() -> None:
+    cut = cut_of({"totals": step(topic("id-1"), state=True)})
+    now = identities({"totals": step(topic("id-2"), state=True)})
+
+    refused = map_cut(cut, now, NOTHING)
+    swapped = map_cut(cut, now, Allowances(swap=frozenset({"orders"})))
+
+    (refusal,) = refused.refusals
+    assert str(refusal) == (
+        "source orders reads orders, deleted and recreated since: the checkpoint's offsets are "
+        "those of other records. Start it from its startingOffsets with --swap orders, which "
+        "keeps all state."
+    )
+    assert swapped.refusals == ()
+    assert swapped.cut.snapshots[StepId("totals")].offsets == {"0:orders": NO_OFFSET}
+
+
+@pytest.mark.parametrize("known", [(), (("orders", "id-1"),), (("other", "id-9"),)])
+def test_a_topic_whose_id_is_the_same_or_not_known_resumes(
+    known: tuple[tuple[str, str], ...],
+) -> None:
+    cut = cut_of({"totals": step(topic("id-1"), state=True)})
+    now = identities({"totals": step(replace(topic(""), topics=known), state=True)})
+
+    change = map_cut(cut, now, NOTHING)
+
+    assert change.refusals == ()
+    assert change.cut.snapshots[StepId("totals")].offsets == cut.snapshots[StepId("totals")].offsets

@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from tests.unit.store.cuts import PIPELINE, sample_cut
+from tests.unit.store.cuts import PIPELINE, sample_cut, sample_identities
 from tests.unit.store.faulty import FaultyBackend
 
 from cutwater.errors import Conflict, Corrupt, NotFound, OutcomeUnknown
@@ -31,6 +31,16 @@ def test_a_manifest_is_found_by_its_number_and_hash(manifests: Manifests) -> Non
 
     assert manifests.read(CheckpointId(12), sha256) == CUT
     assert manifests.read(CheckpointId(12)) == CUT
+
+
+def test_a_manifest_keeps_which_channels_are_by_reference(manifests: Manifests) -> None:
+    identities = {
+        step: replace(identity, by_reference=at == 0)
+        for at, (step, identity) in enumerate(sorted(sample_identities().items()))
+    }
+    cut = replace(CUT, identities=identities)
+    assert any(identity.by_reference for identity in identities.values())
+    assert manifests.read(cut.checkpoint_id, manifests.publish(cut)) == cut
 
 
 def test_the_hash_of_a_manifest_is_that_of_the_object(

@@ -16,9 +16,10 @@ from cutwater.store.records.requests import (
     Answer,
     AnswerState,
     Request,
+    RequestKind,
     Requests,
     Treatment,
-    Wish,
+    Wanted,
     abort_reason,
     choose_treatment,
 )
@@ -41,7 +42,7 @@ def requests(backend: MemoryBackend) -> Requests:
 def request(holder: str = US, expires_at_ms: int = NOW + 1) -> Request:
     return Request(
         token=TOKEN,
-        wish=Wish.SAVEPOINT,
+        kind=RequestKind.SAVEPOINT,
         holder=holder,
         asked_by="process 7 on host",
         asked_at_ms=NOW - 10,
@@ -124,6 +125,16 @@ def test_a_request_is_found_answered_and_removed(
     assert backend.list(PATHS.requests) == ()
 
 
+def test_a_request_is_addressed_to_one_process_and_expires() -> None:
+    wanted = Wanted(RequestKind.SAVEPOINT, name="before", drain=True)
+
+    made = wanted.addressed(TOKEN, US, 5_000, " (the API)")
+
+    assert (made.token, made.holder, made.name, made.drain) == (TOKEN, US, "before", True)
+    assert made.expires_at_ms - made.asked_at_ms == 5_000
+    assert made.asked_by.endswith(" (the API)")
+
+
 def test_two_requests_cannot_have_one_token(requests: Requests) -> None:
     requests.ask(request())
 
@@ -146,7 +157,7 @@ def test_what_cannot_be_read_is_not_there(requests: Requests, backend: MemoryBac
 def test_an_abort_keeps_its_number_and_its_reason(requests: Requests) -> None:
     asked = structs.replace(
         request(),
-        wish=Wish.ABORT,
+        kind=RequestKind.ABORT,
         name=None,
         abort=Abort(checkpoint_id=CheckpointId(7), reason="why"),
     )

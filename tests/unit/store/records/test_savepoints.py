@@ -8,7 +8,11 @@ from cutwater.errors import ConfigError, Corrupt
 from cutwater.ids import CheckpointId
 from cutwater.protocol.cut import CheckpointKind
 from cutwater.store.paths import object_path
-from cutwater.store.records.savepoints import NAME_LENGTH_MAX, savepoint_name
+from cutwater.store.records.savepoints import (
+    NAME_LENGTH_MAX,
+    default_savepoint_name,
+    savepoint_name,
+)
 
 SAVEPOINT = CheckpointKind.SAVEPOINT
 
@@ -16,6 +20,10 @@ SAVEPOINT = CheckpointKind.SAVEPOINT
 @pytest.fixture
 def writer() -> CheckpointWriter:
     return CheckpointWriter(FaultyBackend())
+
+
+def test_a_savepoint_without_a_name_gets_one_that_is_allowed() -> None:
+    assert savepoint_name(default_savepoint_name()).startswith("savepoint-2")
 
 
 @pytest.mark.parametrize("name", ["a", "before-upgrade", "v1.2_x", "9lives", "x" * NAME_LENGTH_MAX])

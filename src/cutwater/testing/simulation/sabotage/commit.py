@@ -135,7 +135,7 @@ def commit_before_the_decision() -> list[Patch]:
     return [(Effects, "_decide", decide)]
 
 
-@sabotage("abort-after-the-decision-is-issued", "F15")
+@sabotage("abort-after-the-decision-is-issued", "F15", faults=("attempt cancelled",))
 def abort_after_the_decision_is_issued() -> list[Patch]:
     """Let the deadline end an attempt whose decision is on its way."""
     move = Attempt.move
@@ -175,7 +175,7 @@ def repeat_no_commit() -> list[Patch]:
     return [(recovery, "uncommitted", lambda *_: ())]
 
 
-@sabotage("commit-without-key", "I7")
+@sabotage("commit-without-key", "I7", faults=("crash during an effect", "response lost"))
 def commit_without_key() -> list[Patch]:
     """Let a table commit the same slot again."""
     return [(SimulatedTable, "seen", lambda *_: None)]
@@ -250,7 +250,7 @@ def one_transaction_for_any_backlog() -> list[Patch]:
     return [(SimulatedSink, "gather", SimulatedSink._gather)]
 
 
-@sabotage("targets-compared-by-name", "F33")
+@sabotage("targets-compared-by-name", "F33", faults=("table renamed", "crash"))
 def targets_compared_by_name() -> list[Patch]:
     """Take a table whose host was renamed for another table."""
     original = sinks.target_of

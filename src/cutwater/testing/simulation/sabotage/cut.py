@@ -31,7 +31,6 @@ from cutwater.runtime.channel import Channel
 from cutwater.runtime.output import Written
 from cutwater.runtime.step import RunningStep
 from cutwater.testing.simulation.engine import SimulatedOutput, SimulatedStep
-from cutwater.testing.simulation.faults import Faults
 from cutwater.testing.simulation.sabotage.registry import Patch, sabotage
 from cutwater.testing.simulation.sinks import pack
 
@@ -304,10 +303,10 @@ def no_tick_after_restore() -> list[Patch]:
     return [(Restored, "from_snapshot", from_snapshot)]
 
 
-@sabotage("single-step-restart", "F10")
+@sabotage("single-step-restart", "F10", faults=("step failure",))
 def single_step_restart() -> list[Patch]:
     """Restart one failed step in place: its batch runs again, its Event stays."""
-    appended, original = SimulatedStep._append, Faults.__init__
+    appended = SimulatedStep._append
 
     def append(self: SimulatedStep, event: Any) -> None:
         appended(self, event)
@@ -315,13 +314,7 @@ def single_step_restart() -> list[Patch]:
             self.fails = False
             self._batch.state = pack(self.evaluate(self._batch))
 
-    def init(self: Faults, world: Any) -> None:
-        original(self, world)
-        # The only fault: among all other faults it would be too rare to be detected.
-        self.enabled.clear()
-        self.enabled.add("step failure")
-
-    return [(SimulatedStep, "_append", append), (Faults, "__init__", init)]
+    return [(SimulatedStep, "_append", append)]
 
 
 @sabotage("drain-gate-open", "F30")

@@ -8,10 +8,11 @@ See `sabotage` for what they are for.
 
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from cutwater.protocol.checkpoint import events
 from cutwater.protocol.checkpoint.attempt import CancelResult, CheckpointRequest
+from cutwater.protocol.decisions import DecisionOutcome
 from cutwater.protocol.step.events import EndReached
 from cutwater.protocol.stopping import InputEnded, Stopping
 from cutwater.runtime.effects import Effects
@@ -20,14 +21,17 @@ from cutwater.runtime.reporting.attempt_history import AttemptHistory
 from cutwater.runtime.step import RunningStep
 from cutwater.testing.simulation.sabotage.registry import Patch, sabotage
 
+_FAILING_STOPS: Final = ("stop with savepoint", "attempt cancelled", "store full")
+_FULL_STORE: Final = ("store full",)
 
-@sabotage("a-failed-savepoint-stops-all-the-same", "section 13")
+
+@sabotage("a-failed-savepoint-stops-all-the-same", "section 13", faults=_FAILING_STOPS)
 def a_failed_savepoint_stops_all_the_same() -> list[Patch]:
     """End the pipeline although the savepoint that it was to stop with has failed."""
     return [(Stopping, "_resume", lambda self: self._end("it failed"))]
 
 
-@sabotage("a-failed-stop-is-not-resumed", "section 13")
+@sabotage("a-failed-stop-is-not-resumed", "section 13", faults=_FAILING_STOPS)
 def a_failed_stop_is_not_resumed() -> list[Patch]:
     """Refuse every later stop after one whose savepoint has failed, and never end."""
     return [(Stopping, "_resume", lambda _: ())]
@@ -98,27 +102,28 @@ def an_aborted_checkpoint_is_decided() -> list[Patch]:
 
 
 def _answers(change: Callable[[Any], Any]) -> list[Patch]:
-    """Change what effects answer to the coordinator; None for no answer."""
+    """Change what effects answer to the coordinator."""
     original = Effects.__init__
 
     def init(self: Effects, context: Any, generation: Any, post: Any, failed: Any) -> None:
-        def changed(event: Any) -> None:
-            answer = change(event)
-            if answer is not None:
-                post(answer)
-
-        original(self, context, generation, changed, failed)
+        original(self, context, generation, lambda event: post(change(event)), failed)
 
     return [(Effects, "__init__", init)]
 
 
-@sabotage("a-full-store-leaves-no-answer", "F15")
-def a_full_store_leaves_no_answer() -> list[Patch]:
-    """Give up silently when the store takes no number for an attempt."""
-    return _answers(lambda event: None if isinstance(event, events.ReserveFailed) else event)
+@sabotage("a-full-store-takes-the-decision", "I5", faults=_FULL_STORE)
+def a_full_store_takes_the_decision() -> list[Patch]:
+    """Commit the sinks although the store did not take the decision."""
+
+    def change(event: Any) -> Any:
+        if isinstance(event, events.DecisionMade) and event.outcome is DecisionOutcome.UNKNOWN:
+            return replace(event, outcome=DecisionOutcome.WRITTEN)
+        return event
+
+    return _answers(change)
 
 
-@sabotage("a-full-store-has-the-record", "F8")
+@sabotage("a-full-store-has-the-record", "F8", faults=_FULL_STORE)
 def a_full_store_has_the_record() -> list[Patch]:
     """Go on as if a commit were recorded when the store takes no record."""
 
@@ -130,7 +135,7 @@ def a_full_store_has_the_record() -> list[Patch]:
     return _answers(change)
 
 
-@sabotage("a-full-store-takes-the-manifest", "I7")
+@sabotage("a-full-store-takes-the-manifest", "I7", faults=("response lost", "store full"))
 def a_full_store_takes_the_manifest() -> list[Patch]:
     """Decide a checkpoint whose manifest the store did not take."""
 

@@ -20,12 +20,9 @@ class Sabotage:
     """A mutation: its name, the rule it breaks, and what it does instead.
 
     Attributes:
-        name: Its name.
-        rule: The rule it breaks.
-        does: What it does instead.
-        patches: What it replaces.
         shape: The only pipeline to run it with, if others detect it too rarely.
         mode: The only checkpoint mode to run it with, likewise.
+        faults: The only faults to run it with, likewise; all of them, by lot, if there are none.
     """
 
     name: str
@@ -34,10 +31,10 @@ class Sabotage:
     patches: Callable[[], list[Patch]]
     shape: str | None = None
     mode: str | None = None
+    faults: tuple[str, ...] = ()
 
     @contextmanager
     def applied(self) -> Iterator[None]:
-        """Break the rule while the context lasts."""
         with ExitStack() as stack:
             for owner, attribute, replacement in self.patches():
                 stack.enter_context(mock.patch.object(owner, attribute, replacement))
@@ -48,20 +45,24 @@ SABOTAGES: Final[dict[str, Sabotage]] = {}
 
 
 def sabotage(
-    name: str, rule: str, *, shape: str | None = None, mode: str | None = None
+    name: str,
+    rule: str,
+    *,
+    shape: str | None = None,
+    mode: str | None = None,
+    faults: tuple[str, ...] = (),
 ) -> Callable[[Callable[[], list[Patch]]], Sabotage]:
     """Register a mutation; its docstring is printed as what it does."""
 
     def register(patches: Callable[[], list[Patch]]) -> Sabotage:
         does = " ".join((patches.__doc__ or "").split())
-        SABOTAGES[name] = Sabotage(name, rule, does, patches, shape, mode)
+        SABOTAGES[name] = Sabotage(name, rule, does, patches, shape, mode, faults)
         return SABOTAGES[name]
 
     return register
 
 
 def load() -> dict[str, Sabotage]:
-    """Return all mutations, by name."""
     for part in ("cut", "commit", "visibility", "store", "driver"):
         import_module(f"cutwater.testing.simulation.sabotage.{part}")
     return dict(sorted(SABOTAGES.items()))

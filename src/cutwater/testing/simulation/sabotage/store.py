@@ -77,7 +77,7 @@ def verify_nothing() -> list[Patch]:
     return [(Recovery, "_damages", lambda *_: ()), (Blobs, "fetch_file", fetch)]
 
 
-@sabotage("prune-after-rewind", "F13")
+@sabotage("prune-after-rewind", "F13", faults=("rewind", "crash soon after a rewind"))
 def prune_after_rewind() -> list[Patch]:
     """Keep the newest checkpoints by number and forget what the pipeline stands on."""
 
@@ -196,8 +196,12 @@ def names_by_content_alone() -> list[Patch]:
 
 @sabotage("a-failed-listing-is-empty", "I7")
 def a_failed_listing_is_empty() -> list[Patch]:
-    """Take a listing of the store that broke off for one that found nothing."""
+    """Take a listing that broke off for one that found nothing, and delete accordingly."""
     original = SimulatedBackend.list
+
+    def plan(log: Any, keep: Any, cuts: Any, found: Any, **facts: Any) -> Any:
+        listed = [decision for decision in keep if decision.checkpoint_id in cuts]
+        return plan_retention(log, listed, cuts, found, **facts)
 
     def listed(self: SimulatedBackend, prefix: Any, after: Any = None) -> Any:
         try:
@@ -205,7 +209,7 @@ def a_failed_listing_is_empty() -> list[Patch]:
         except Unavailable:
             return ()
 
-    return [(SimulatedBackend, "list", listed)]
+    return [(SimulatedBackend, "list", listed), (garbage, "plan_retention", plan)]
 
 
 @sabotage("a-partial-listing-is-whole", "I1")

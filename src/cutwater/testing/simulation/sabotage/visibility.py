@@ -26,7 +26,7 @@ def nothing_is_taken_back() -> list[Patch]:
     return [(SimulatedTable, "take_back", take_back)]
 
 
-@sabotage("show-whoever-has-claimed", "F33")
+@sabotage("show-whoever-has-claimed", "F33", faults=("pause", "crash"))
 def show_whoever_has_claimed() -> list[Patch]:
     """Let a predecessor show its batches although its successor has taken the table back."""
 
