@@ -21,7 +21,7 @@ STALE := $(shell $(BIN)/python -c '' 2>/dev/null || echo stale)
 VERSIONS ?= 4.0.5 4.1.4 4.2.1
 SPARKS := $(VERSIONS:%=.venv-spark-%/.installed)
 
-.PHONY: help setup browser proxy check quick test versions matrix long docs demo dashboard barrier sim bench clean stale
+.PHONY: help setup browser proxy jars archive check quick test versions matrix long docs demo kafka dashboard barrier sim bench race clean stale
 
 help: ## List the targets
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-9s %s\n", $$1, $$2 }' Makefile
@@ -51,6 +51,18 @@ proxy: ## Install nginx for the tests of the TLS proxy, if it is missing and we 
 			|| echo "nginx could not be installed; its tests are left out" >&2; \
 	fi
 
+# The same for the tests on a Kafka broker. They are skipped with the reason where Maven is missing
+# or its repository cannot be reached. The jars are kept in the user's cache, not in the repository.
+jars: $(STAMP) ## Fetch Kafka's broker and Spark's Kafka connectors with Maven, once, for the tests
+	@if ! command -v mvn >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] \
+			&& command -v apt-get >/dev/null 2>&1; then \
+		echo "Installing Maven for the tests on Kafka"; \
+		{ apt-get update -qq && DEBIAN_FRONTEND=noninteractive \
+			apt-get install -y -qq --no-install-recommends maven; } >/dev/null 2>&1 \
+			|| echo "Maven could not be installed; the tests on Kafka are skipped" >&2; \
+	fi; \
+	$(BIN)/python -m tests.servers.jars
+
 check: $(STAMP) ## Lint, format check, types and import contracts
 	@echo "Lint";             $(BIN)/ruff check
 	@echo "Format";           $(BIN)/ruff format --check
@@ -63,23 +75,33 @@ quick: check ## While working: check, the tests without Spark and servers, 40 se
 		tests/unit tests/property tests/tidy tests/golden
 	@$(BIN)/python -m cutwater.testing.simulation --seeds 40
 
-test: check browser proxy ## Everything CI runs: check, all tests, 100 % branch coverage of protocol and store, versions
-	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+# Java keeps the classes that Spark loads: every start of a JVM in the tests is a third shorter.
+archive: $(STAMP) ## Keep Spark's classes in an archive in the user's cache, once, so that it starts faster
+	@$(BIN)/cutwater warm-up --if-missing || echo "Spark starts without an archive of classes" >&2
+
+# The tests that cover every branch of protocol and store by themselves. Coverage slows the others
+# down, and whether they reach a branch may be a matter of chance.
+COVERED := tests/unit tests/property tests/golden tests/contract
+
+test: check browser proxy jars archive ## Everything CI runs: check, all tests, 100 % branch coverage of protocol and store, versions
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder $(COVERED) \
 		--cov=cutwater.protocol --cov=cutwater.store --cov-branch \
 		--cov-report=term-missing:skip-covered --cov-fail-under=100
+	@$(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
+		$(COVERED:%=--ignore=%) tests
 	@$(MAKE) --no-print-directory versions
 
-versions: $(SPARKS) ## The tests that every version of Spark must pass, on each but the newest
+versions: $(SPARKS) jars ## The tests that every version of Spark must pass, on each but the newest
 	@for version in $(VERSIONS); do echo "Spark $$version"; \
 		.venv-spark-$$version/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 			-m matrix tests/spark tests/cli/test_make.py || exit 1; done
 
-matrix: $(STAMP) $(SPARKS) ## All tests of pipelines on Spark and of killed processes, on every version
+matrix: $(STAMP) $(SPARKS) jars ## All tests of pipelines on Spark and of killed processes, on every version
 	@for environment in $(VERSIONS:%=.venv-spark-%) $(VENV); do echo "$$environment"; \
 		$$environment/bin/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder \
 			-m 'matrix or not long' tests/spark tests/crash || exit 1; done
 
-long: $(STAMP) ## The exhaustive variants: one kill after another at every durable write
+long: $(STAMP) jars ## The exhaustive variants: one kill after another at every durable write
 	@$(BIN)/python -m pytest -m long
 
 docs: $(STAMP) ## Write the documents that are made from the source
@@ -88,6 +110,9 @@ docs: $(STAMP) ## Write the documents that are made from the source
 
 demo: $(STAMP) ## Run the auction pipeline on Spark, kill it halfway, go on, check every row
 	@$(BIN)/python examples/demo.py
+
+kafka: jars ## Run orders from Kafka to Kafka and Delta, kill it during a commit, resume, check every row
+	@PYTHONPATH=. $(BIN)/python examples/kafka_demo.py
 
 # Goes on where it was stopped; `make clean` forgets what it has written.
 dashboard: $(STAMP) ## Run the auction pipeline until Ctrl-C and show its dashboard on this machine
@@ -103,6 +128,11 @@ sim: $(STAMP) ## Run 5,000 seeds of the fault simulator
 
 bench: $(STAMP) ## Measure the cost of alignment
 	@$(BIN)/python benchmarks/alignment.py
+
+# Hours with its defaults: RACE='--repeats 1 --rows 920000' is a short one. Flink is installed into
+# .venv-flink the first time; where that is impossible it is left out, and the reason is printed.
+race: $(STAMP) ## Race six queries on Cutwater, plain Spark, Flink, batch Spark and DuckDB
+	@$(BIN)/python -m benchmarks.peers $(RACE)
 
 clean: ## Remove caches, reports and build output; keeps .venv
 	@rm -rf build dist htmlcov out src/cutwater.egg-info .coverage .coverage.* $(BOOTSTRAP) \
@@ -136,7 +166,7 @@ $(STAMP): pyproject.toml constraints.txt $(STALE)
 		fi; \
 	fi; \
 	echo "Installing Cutwater and its tools into $(VENV)"; \
-	$(BIN)/python -m pip install $(PIP_QUIET) -c constraints.txt -e '.[delta,java,objects,postgres,serve,dev]'; \
+	$(BIN)/python -m pip install $(PIP_QUIET) -c constraints.txt -e '.[declarative,delta,java,kafka,objects,postgres,serve,dev]'; \
 	touch $@
 
 # Only pyspark is installed: everything else is taken from $(VENV).
