@@ -7,18 +7,19 @@ the files and their rows. A commit that is resumed depends on it, and so does th
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import islice
+from itertools import groupby
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 if TYPE_CHECKING:
+    from pyarrow import RecordBatch
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import StructType
 
 COLUMNS: Final = ("key", "value", "headers", "topic", "partition")
 ANY_PARTITION: Final = -1
 
-_READ_ROWS: Final = 5_000
+_RUN_ROWS: Final = 1_000
 _HEADERS: Final = "array<struct<key:string,value:binary>>"
 _BYTES: Final = frozenset({"string", "binary"})
 _ALLOWED: Final[Mapping[str, frozenset[str]]] = {
@@ -37,14 +38,21 @@ _JSON: Final = {
 """Spark's own defaults leave out columns that are null, and cut timestamps to milliseconds."""
 
 
-class Record(NamedTuple):
-    """One record, as a producer takes it."""
+Message = dict[str, Any]
+"""A record without its topic: key, value, and perhaps headers and partition, as a producer takes
+them."""
+
+
+class Run(NamedTuple):
+    """Records of one topic that follow one another.
+
+    Attributes:
+        is_plain: No record has headers, and the client chooses their partitions.
+    """
 
     topic: str
-    key: bytes | None
-    value: bytes | None
-    headers: list[tuple[str, str | bytes | None]]
-    partition: int
+    messages: list[Message]
+    is_plain: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -161,24 +169,41 @@ def _find_unheld(rows: "StructType") -> str | None:
     return None
 
 
-def read_records(files: Sequence[Path], skip: int = 0) -> Iterator[Record]:
+def read_runs(files: Sequence[Path], skip: int = 0) -> Iterator[Run]:
     """Yield the records of staged files in their order, without the first ones."""
-    return islice(_read(files), skip, None)
-
-
-def _read(files: Sequence[Path]) -> Iterator[Record]:
     import pyarrow.parquet as pq  # noqa: PLC0415 - a plan needs no files
 
     for file in files:
         with pq.ParquetFile(file) as opened:
-            for batch in opened.iter_batches(_READ_ROWS, columns=list(COLUMNS)):
-                key, value, headers, topic, partition = (
-                    batch.column(name).to_pylist() for name in COLUMNS
-                )
-                yield from map(Record, topic, key, value, map(_pairs, headers), partition)
+            for batch in opened.iter_batches(_RUN_ROWS, columns=list(COLUMNS)):
+                rest = batch.slice(skip)
+                skip -= len(batch) - len(rest)
+                if len(rest):
+                    yield from _runs(rest)
 
 
-def _pairs(headers: list[Mapping[str, bytes]] | None) -> list[tuple[str, str | bytes | None]]:
-    if not headers:
-        return []
-    return [(str(header["key"]), header["value"]) for header in headers]
+def _runs(batch: "RecordBatch") -> Iterator[Run]:
+    import pyarrow.compute as pc  # noqa: PLC0415 - a plan needs no files
+
+    topics, partitions = batch.column("topic"), batch.column("partition")
+    are_alike = (
+        batch.column("headers").null_count == len(batch)
+        and pc.min_max(partitions).as_py() == {"min": ANY_PARTITION, "max": ANY_PARTITION}
+        and len(topics.unique()) == 1
+    )
+    if are_alike:
+        # The usual case, for which no row is looked at.
+        yield Run(topics[0].as_py(), batch.select(["key", "value"]).to_pylist(), is_plain=True)
+        return
+    for topic, rows in groupby(batch.to_pylist(), key=lambda row: row["topic"]):
+        yield Run(topic, [_message(row) for row in rows], is_plain=False)
+
+
+def _message(row: Mapping[str, Any]) -> Message:
+    headers = [(str(header["key"]), header["value"]) for header in row["headers"] or ()]
+    return {
+        "key": row["key"],
+        "value": row["value"],
+        "headers": headers,
+        "partition": row["partition"],
+    }

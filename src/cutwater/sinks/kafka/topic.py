@@ -26,7 +26,7 @@ from cutwater.protocol.lost_commit import Found
 from cutwater.sinks.base import FrameRows, RestorePreview, Rows, SinkContext, reason_of
 from cutwater.sinks.kafka.metadata import TopicFacts
 from cutwater.sinks.kafka.progress import Progress, ProgressTopic
-from cutwater.sinks.kafka.records import Record, RecordForm, read_records
+from cutwater.sinks.kafka.records import RecordForm, Run, read_runs
 from cutwater.sinks.kafka.settings import KafkaSettings
 from cutwater.sinks.kafka.transactions import ProducerFenced, Transactions
 from cutwater.sinks.staging.formats import Form, StagedOutput
@@ -151,9 +151,9 @@ class OpenKafkaTopic:
             files = self._files(committables)
             written = progress.written_of(permit.slot)
             try:
-                records = map(partial(self._finish_record, permit), read_records(files, written))
+                runs = map(partial(self._finish_run, permit), read_runs(files, written))
                 conclude = partial(self._conclude, progress, permit)
-                if self._transactions.write(records, conclude, self._budget_s):
+                if self._transactions.write(runs, conclude, self._budget_s):
                     # The broker acknowledges a commit before it has marked every partition.
                     self._progress.wait_for(permit.slot)
                     return
@@ -176,21 +176,24 @@ class OpenKafkaTopic:
         self._transactions.fence()
         return self._progress.read()
 
-    def _finish_record(self, permit: CommitPermit, record: Record) -> Record:
-        self._facts.require(record.topic)
+    def _finish_run(self, permit: CommitPermit, run: Run) -> Run:
+        self._facts.require(run.topic)
         if not self._slot_header:
-            return record
+            return run
         header = (SLOT_HEADER, permit.key(self._sink).encode())
-        return record._replace(headers=[*record.headers, header])
+        messages = [
+            {**message, "headers": [*message.get("headers", ()), header]}
+            for message in run.messages
+        ]
+        return run._replace(messages=messages, is_plain=False)
 
-    def _conclude(
-        self, progress: Progress, permit: CommitPermit, count: int, is_all: bool
-    ) -> Record:
+    def _conclude(self, progress: Progress, permit: CommitPermit, count: int, is_all: bool) -> Run:
         """Return the progress record of a transaction with so many of the missing rows."""
         rows = progress.written_of(permit.slot) + count
         change = progress.finish if is_all else progress.advance
         content = change(permit.slot, rows).pack()
-        return Record(self._progress.name, self._progress.key, content, [], 0)
+        record = {"key": self._progress.key, "value": content, "partition": 0}
+        return Run(self._progress.name, [record], is_plain=False)
 
     def _files(self, committables: Sequence[Committable]) -> list[Path]:
         """Return the files with rows, in order; the first blob of each batch is the schema."""

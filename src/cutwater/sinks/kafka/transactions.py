@@ -9,23 +9,21 @@ after `fence`.
 
 import contextlib
 import time
-from collections.abc import Callable, Iterator, Sequence
-from itertools import islice
-from typing import Any, Final
+from collections.abc import Callable, Iterator
+from typing import Final
 
-from confluent_kafka import KafkaError, KafkaException, Message, Producer
+from confluent_kafka import KafkaError, KafkaException, Producer
+from confluent_kafka import Message as Report
 
 from cutwater.errors import SinkError
 from cutwater.ids import SinkId
-from cutwater.sinks.kafka.records import ANY_PARTITION, Record
+from cutwater.sinks.kafka.records import Message, Run
 from cutwater.sinks.kafka.settings import KafkaSettings
 
 _INIT_S: Final = 45.0
 _LOOK_S: Final = 5.0
 """How often the wait for the broker is interrupted to ask for the cause."""
 _ABORT_S: Final = 5.0
-_RUN: Final = 1_000
-"""How many records are handed over before reports are taken."""
 _FULL_S: Final = 0.02
 """How long a full queue is left to drain before it is tried again."""
 
@@ -51,7 +49,7 @@ _EXPLAINED: Final = {
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "not authorised to write to it",
 }
 
-Conclude = Callable[[int, bool], Record]
+Conclude = Callable[[int, bool], Run]
 """Makes the last record of a transaction from the number of records before it, and whether these
 are all that there were."""
 
@@ -71,7 +69,7 @@ class Transactions:
         self._id = transactional_id
         self._sink = sink
         self._producer: Producer | None = None
-        self._refused: list[Message] = []
+        self._refused: list[Report] = []
         self._topics: set[str] = set()
 
     def fence(self) -> None:
@@ -103,7 +101,7 @@ class Transactions:
             else:
                 return
 
-    def write(self, records: Iterator[Record], conclude: Conclude, budget_s: float) -> bool:
+    def write(self, runs: Iterator[Run], conclude: Conclude, budget_s: float) -> bool:
         """Write records, and what `conclude` adds, in one transaction; return whether it has all.
 
         It stops before the last record, and commits, when the time is used up.
@@ -117,8 +115,8 @@ class Transactions:
         end_s = time.monotonic() + self._settings.transaction_s
         try:
             producer.begin_transaction()
-            count, is_all = self._send(producer, records, budget_s)
-            if not self._produce(producer, [conclude(count, is_all)], end_s):
+            count, is_all = self._send(producer, runs, budget_s)
+            if not self._produce(producer, conclude(count, is_all), end_s):
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
             producer.commit_transaction(max(1.0, end_s - time.monotonic()))
         except KafkaException as error:
@@ -131,31 +129,32 @@ class Transactions:
             raise
         return is_all
 
-    def _send(
-        self, producer: Producer, records: Iterator[Record], budget_s: float
-    ) -> tuple[int, bool]:
+    def _send(self, producer: Producer, runs: Iterator[Run], budget_s: float) -> tuple[int, bool]:
         """Send records until there are none left or the time is used up; say which."""
         count, start_s = 0, time.monotonic()
         # One record is sent in any case, or a slow broker would never get any further.
-        size, patience_s = 1, self._settings.transaction_s
-        while run := list(islice(records, size)):
+        patience_s = self._settings.transaction_s
+        for run in _first_alone(runs):
             sent = self._produce(producer, run, start_s + patience_s)
             if count + sent == 0 and not self._refused:
                 # Nothing else is in the queue: the transaction before it was committed or aborted.
                 reason = "a record exceeds queue.buffering.max.kbytes; raise it in the options"
-                raise SinkError(self._sink, f"topic {run[0].topic}: {reason}")
+                raise SinkError(self._sink, f"topic {run.topic}: {reason}")
             count += sent
             producer.poll(0)
-            if sent < len(run) or self._refused or time.monotonic() - start_s > budget_s:
+            is_over = time.monotonic() - start_s > budget_s
+            if sent < len(run.messages) or self._refused or is_over:
                 return count, False
-            size, patience_s = _RUN, budget_s
+            patience_s = budget_s
         return count, True
 
-    def _produce(self, producer: Producer, records: Sequence[Record], end_s: float) -> int:
+    def _produce(self, producer: Producer, run: Run, end_s: float) -> int:
         """Hand records to the client, in order; return for how many it had room in time."""
+        self._topics.add(run.topic)
+        hand_over = self._hand_over_plain if run.is_plain else self._hand_over
         sent = 0
-        while sent < len(records):
-            taken = self._hand_over(producer, _alike(records, sent))
+        while sent < len(run.messages):
+            taken = hand_over(producer, run.topic, run.messages[sent:])
             sent += taken
             if not taken:
                 # The queue is full: wait for the broker.
@@ -164,43 +163,30 @@ class Transactions:
                     break
         return sent
 
-    def _hand_over(self, producer: Producer, records: Sequence[Record]) -> int:
-        """Hand records over in one call, if they are alike; return how many the queue has taken.
+    def _hand_over_plain(self, producer: Producer, topic: str, messages: list[Message]) -> int:
+        """Hand records over in one call, which does not look at partitions and headers.
 
         Once the queue is full it takes none of the records that follow, so it keeps their order.
         """
-        first = records[0]
-        self._topics.add(first.topic)
-        if len(records) == 1:
-            return self._hand_over_one(producer, first)
-        messages: list[dict[str, Any]] = [
-            {"value": record.value, "key": record.key} for record in records
-        ]
-        taken: int = producer.produce_batch(first.topic, messages, on_delivery=self._note)
+        taken: int = producer.produce_batch(topic, messages, on_delivery=self._note)
         if taken < len(messages):
             for message in messages:
                 error: KafkaError | None = message.get("_error")
                 if error is not None and error.code() != KafkaError._QUEUE_FULL:  # noqa: SLF001
-                    raise self._name(error, first.topic, None)
+                    raise self._name(error, topic, None)
         return taken
 
-    def _hand_over_one(self, producer: Producer, record: Record) -> int:
-        try:
-            producer.produce(
-                record.topic,
-                value=record.value,
-                key=record.key,
-                partition=record.partition,
-                headers=record.headers,
-                on_delivery=self._note,
-            )
-        except BufferError:
-            return 0
-        except KafkaException as error:
-            raise self._name(error.args[0], record.topic, record.partition) from None
-        return 1
+    def _hand_over(self, producer: Producer, topic: str, messages: list[Message]) -> int:
+        for taken, message in enumerate(messages):
+            try:
+                producer.produce(topic, on_delivery=self._note, **message)
+            except BufferError:
+                return taken
+            except KafkaException as error:
+                raise self._name(error.args[0], topic, message.get("partition")) from None
+        return len(messages)
 
-    def _note(self, error: KafkaError | None, message: Message) -> None:
+    def _note(self, error: KafkaError | None, message: Report) -> None:
         if error is not None:
             self._refused.append(message)
 
@@ -233,19 +219,10 @@ class Transactions:
         return SinkError(self._sink, f"{place}: {reason} ({why.name()})")
 
 
-def _alike(records: Sequence[Record], start: int) -> Sequence[Record]:
-    """Return the records from a place on that one call can take.
-
-    They have one topic and no headers, and the client chooses their partitions: `produce_batch`
-    does not look at the partition of a message.
-    """
-    first = records[start]
-    end = start + 1
-    if _can_share(first, first.topic):
-        while end < len(records) and _can_share(records[end], first.topic):
-            end += 1
-    return records[start:end]
-
-
-def _can_share(record: Record, topic: str) -> bool:
-    return record.topic == topic and record.partition == ANY_PARTITION and not record.headers
+def _first_alone(runs: Iterator[Run]) -> Iterator[Run]:
+    for run in runs:
+        yield run._replace(messages=run.messages[:1])
+        if run.messages[1:]:
+            yield run._replace(messages=run.messages[1:])
+        break
+    yield from runs
