@@ -5,8 +5,10 @@ A consumer that knows nothing of Cutwater says what a reader of committed record
 
 import os
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import pytest
@@ -20,7 +22,12 @@ from cutwater.errors import ConfigError, SinkError, Superseded
 from cutwater.ids import Slot
 from cutwater.protocol.cut import Committable
 from cutwater.protocol.lost_commit import Found, Recorded
+from cutwater.sinks.kafka.progress import Progress
+from cutwater.sinks.kafka.records import Run, read_runs
+from cutwater.sinks.kafka.settings import KafkaSettings
+from cutwater.sinks.kafka.target import KafkaExtras
 from cutwater.sinks.kafka.topic import OpenKafkaTopic
+from cutwater.sinks.kafka.transactions import Conclude, Transactions
 from cutwater.sinks.lost_commits import behind
 from cutwater.sinks.registry import reopen
 
@@ -86,6 +93,69 @@ def test_a_commit_that_takes_too_long_is_split_and_resumed(
     assert len(parts) == 6
     assert '"partial": [1, 3]' in parts[2]
     assert orders.open().look_back(None).rows == 5
+
+
+def test_the_time_of_a_part_starts_with_its_first_row(kafka: KafkaCluster, orders: Orders) -> None:
+    """A commit of many parts reads over what is written, which takes longer with every part."""
+    writer = Transactions(KafkaSettings(kafka.bootstrap), "slow-reader", SINK)
+    writer.fence()
+
+    def read_slowly() -> Iterator[Run]:
+        time.sleep(0.5)
+        yield Run(orders.topic, [{"value": str(number).encode()} for number in range(9)], True)
+
+    end = Run(orders.topic, [{"value": b"end"}], True)
+    is_all = writer.write(read_slowly(), lambda *_: end, 0.4)
+
+    assert is_all
+    assert visible(kafka, orders.topic) == [*map(str, range(9)), "end"]
+
+
+def test_a_part_that_the_broker_has_no_time_for_is_followed_by_smaller_ones(
+    tmp_path: Path,
+) -> None:
+    with kafka_cluster() as broker:
+        options = {"transaction.timeout.ms": "4000"}
+        extras: KafkaExtras = {"progress": "progress", "options": options}
+        orders = Orders(broker.bootstrap, broker.make_topic("orders"), tmp_path, extras)
+        rows = [str(number) for number in range(400)]
+        staged = orders.stage(1, *rows)
+        sink = orders.open()
+        assert sink.newest().slot is None
+        broker.nodes[0].pause()
+        try:
+            with pytest.raises(SinkError, match=r"400 records did not fit .* half as many"):
+                sink._transactions.write(
+                    read_runs(sink._files(staged)),
+                    partial(sink._conclude, Progress(), permit(1)),
+                    9,
+                )
+        finally:
+            broker.nodes[0].resume()
+
+        wait_until(lambda: commits(sink, 1, staged), "the commit")
+
+        assert visible(broker, "orders") == rows
+        assert '"partial": [1, 200]' in values(broker.read("progress"))[0]
+
+
+def test_a_restore_is_refused_if_a_process_that_was_replaced_has_written_meanwhile(
+    kafka: KafkaCluster, orders: Orders, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    paused, rewinding = orders.open(), orders.open()
+    staged = orders.stage(1, "1")
+    write = rewinding._transactions.write
+
+    def wake_the_other(runs: Iterator[Run], conclude: Conclude, budget_s: float) -> bool:
+        monkeypatch.setattr(rewinding._transactions, "write", write)
+        paused.commit(permit(1), staged)
+        return write(runs, conclude, budget_s)
+
+    monkeypatch.setattr(rewinding._transactions, "write", wake_the_other)
+    with pytest.raises(SinkError, match="cannot remove the 1 records"):
+        rewinding.restore(permit(2), None)
+
+    assert visible(kafka, orders.topic) == ["1"]
 
 
 def test_rows_keep_their_order_when_the_queue_of_the_producer_is_full(
@@ -198,7 +268,9 @@ def test_errors_name_the_topic_and_the_reason(kafka: KafkaCluster, orders: Order
         sink.commit(permit(1), orders.stage(1, "1", topic="absent"))
     with pytest.raises(SinkError, match=f"topic {small}, partition 0: a record is too large"):
         sink.commit(permit(1), orders.stage(2, "x" * 2000, topic=small))
-    with pytest.raises(ConfigError, match="there is no topic absent; create it"):
+    with pytest.raises(
+        ConfigError, match="there is no topic absent, or these credentials may not see it"
+    ):
         Orders(orders.bootstrap, "absent", orders.staging).open()
     assert sink.commit(permit(1), orders.stage(3, "1")) == "1"
     assert visible(kafka, orders.topic) == ["1"]

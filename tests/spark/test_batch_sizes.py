@@ -97,6 +97,33 @@ def test_a_backlog_is_read_in_larger_batches(
     assert later == [1, 1, 1], "a step that has caught up takes what is there"
 
 
+def test_a_sink_that_refuses_a_key_twice_in_a_batch_keeps_the_limit(
+    spark: SparkSession, tmp_path: Path, incoming: Path
+) -> None:
+    assert incoming.is_dir()
+    pipeline = Pipeline("newest")
+
+    @pipeline.source
+    def orders(spark: SparkSession) -> DataFrame:
+        stream = spark.readStream.schema("id long, file long").option("maxFilesPerTrigger", 1)
+        return stream.parquet(str(tmp_path / "incoming"))
+
+    @pipeline.view
+    def changes(orders: DataFrame) -> DataFrame:
+        return orders.selectExpr(f"id % {ROWS} AS id", "file")
+
+    newest = sinks.delta(str(tmp_path / "newest"), write="upsert", keys=["id"])
+    pipeline.sink("newest", newest, of=changes)
+    running = pipeline.start(spark, with_target(tmp_path, "2s"))
+    wait_for_batches(running, FILES * ROWS)
+    sizes = files_per_batch(tmp_path)
+    running.stop()
+    assert running.wait(120) is not None
+
+    assert sizes == [1] * FILES
+    assert sorted(table(tmp_path / "newest", *COLUMNS)) == [(row, FILES - 1) for row in range(ROWS)]
+
+
 def test_without_a_target_the_limit_holds(
     spark: SparkSession, tmp_path: Path, incoming: Path
 ) -> None:

@@ -22,6 +22,8 @@ from cutwater.planning.rendering import draw
 from cutwater.run import RunOptions
 from cutwater.runtime.reporting.status import CheckpointReport
 from cutwater.spark.analysis.explain import explain
+from cutwater.spark.jvm.by_reference.source_reference import SourceReference
+from cutwater.spark.jvm.internals import Internals
 
 FILES = 30
 ROWS = 40
@@ -148,6 +150,9 @@ def test_ranges_in_flight_whose_files_have_changed_are_refused(
     [
         ("parquet", "rand() as id", "another result when they are evaluated again"),
         ("parquet", "current_timestamp() as id", "uses the current time"),
+        ("parquet", "cast('today' as date) as id", "uses the current time"),
+        ("parquet", "id > to_timestamp(' Now')::long as id", "uses the current time"),
+        ("parquet", "aes_encrypt(name, '0000111122223333') as id", "a random key"),
         ("parquet", "_metadata.file_name as id", "reads the column _metadata"),
         ("json", "id", "reads json"),
     ],
@@ -166,7 +171,80 @@ def test_rows_that_would_differ_from_reader_to_reader_are_refused(
     pipeline.sink("raw", sinks.delta(str(tmp_path / "raw")), of=orders)
 
     with pytest.raises(PlanError, match=f"materialize=False, and it .*{reason}"):
-        run(pipeline, spark, options(tmp_path))
+        run(pipeline, spark, options(tmp_path, available_now=True))
+
+
+@pytest.mark.parametrize("filters", ["name = '{}'", "amount > 0 and name like '{}'"])
+def test_every_literal_is_part_of_the_plan_that_ranges_in_flight_need(
+    spark: SparkSession, tmp_path: Path, filters: str
+) -> None:
+    (tmp_path / "input").mkdir()
+    values = [
+        "a#1",
+        "a#2",
+        "0aa2f9a6-5b4a-4f53-8d1a-0f3c8b6a1c11",
+        "b@cafe",
+        "b@beef",
+        "x_1",
+        "x_2",
+    ]
+
+    def plan_with(value: str) -> str:
+        stream = spark.readStream.schema(SCHEMA).parquet(str(tmp_path / "input"))
+        many = [F.coalesce(*[F.col("amount")] * 30, F.lit(len(value))).alias("many")]
+        lambdas = F.exists(F.array("id"), lambda element: element > 1)
+        frame = stream.where(filters.format(value)).where(lambdas).select("*", *many)
+        return SourceReference(Internals(spark), frame)._plan
+
+    assert len({plan_with(value) for value in values}) == len(values)
+    assert plan_with(values[0]) == plan_with(values[0])
+
+
+def by_day(directory: Path, path: str, *, materialize: bool | None = None) -> Pipeline:
+    pipeline = Pipeline("days")
+
+    @pipeline.source(chain=False, materialize=materialize)
+    def orders(spark: SparkSession) -> DataFrame:
+        return spark.readStream.schema(f"{SCHEMA}, day int").parquet(str(directory / path))
+
+    pipeline.sink("raw", sinks.delta(str(directory / "raw")), of=orders)
+    return pipeline
+
+
+def write_day(directory: Path, day: int) -> None:
+    into = directory / "input" / f"day={day}"
+    into.mkdir(parents=True)
+    write_rows(rows_in(day), into / "x.parquet")
+
+
+def test_partition_columns_have_their_values(spark: SparkSession, tmp_path: Path) -> None:
+    write_day(tmp_path, 1)
+    write_day(tmp_path, 2)
+
+    given = options(tmp_path, available_now=True)
+    assert run(by_day(tmp_path, "input", materialize=False), spark, given).finished
+
+    expected = [(row["id"], day) for day in (1, 2) for row in rows_in(day)]
+    assert table(tmp_path / "raw", "id", "day") == expected
+
+
+def test_partitions_below_a_pattern_are_refused(spark: SparkSession, tmp_path: Path) -> None:
+    write_day(tmp_path, 1)
+
+    given = options(tmp_path, available_now=True)
+    with pytest.raises(PlanError, match="directories of partitions by a pattern"):
+        run(by_day(tmp_path, "in*", materialize=False), spark, given)
+
+
+def test_files_in_other_partitions_than_the_rest_are_refused(
+    spark: SparkSession, tmp_path: Path
+) -> None:
+    write_day(tmp_path, 1)
+    write_rows(rows_in(2), tmp_path / "input" / "x.parquet")
+
+    given = options(tmp_path, available_now=True)
+    with pytest.raises(RunError, match=r"is in directories of .* Move it, or"):
+        run(two_tables(tmp_path), spark, given)
 
 
 def test_only_files_and_kafka_are_read_by_reference(spark: SparkSession, tmp_path: Path) -> None:

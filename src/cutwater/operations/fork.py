@@ -161,7 +161,7 @@ def shared_targets(backend: Backend, pipeline: PipelineId, targets: SinkTargets)
     # A target without an address, such as a console, cannot be shared.
     taken = [target for target in origin.targets if target.uri]
     shared: list[SinkId] = sorted(
-        sink for sink, target in targets.items() if any(map(target.is_same_as, taken))
+        sink for sink, target in targets.items() if any(map(target.overlaps, taken))
     )
     if not shared:
         return None

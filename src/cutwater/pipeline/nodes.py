@@ -237,6 +237,23 @@ class OrderedTarget(Protocol):
         ...
 
 
+@runtime_checkable
+class KeyedTarget(Protocol):
+    """The additional property of a target whose rows replace those with the same keys."""
+
+    @property
+    def keys(self) -> Sequence[str]:
+        """The columns, none of whose values may occur twice in a batch; none to append rows."""
+        ...
+
+
+def depends_on_batches(target: object) -> bool:
+    """Return whether a target is another one if the same rows come in larger batches."""
+    if isinstance(target, OrderedTarget) and target.keeps_event_order:
+        return True
+    return isinstance(target, KeyedTarget) and bool(target.keys)
+
+
 class Kind(Enum):
     SOURCE = "source"
     VIEW = "view"

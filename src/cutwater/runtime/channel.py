@@ -17,7 +17,7 @@ from typing import Final, Protocol
 
 import pyarrow.parquet as pq
 
-from cutwater.errors import RecoveryError
+from cutwater.errors import RecoveryError, RunError
 from cutwater.ids import ChannelId, CheckpointId, ReaderId, StepId
 from cutwater.protocol.channel_log import Bound, ChannelLog, Placed
 from cutwater.protocol.cut import Cut, RecordedEvent
@@ -183,7 +183,14 @@ class Channel:
         if reference is None or lets_barrier_out or not has_room:
             return has_room
         # What an Event refers to counts, not the list: a source that runs no job is soon far ahead.
-        return self._referred_bytes(self.held()) < self._bound.size_bytes
+        while True:
+            held = self.held()
+            try:
+                return self._referred_bytes(held) < self._bound.size_bytes
+            except RunError:
+                # A reader may have freed one of them meanwhile.
+                if held == self.held():
+                    raise
 
     def wait_for_change(self, timeout_s: float) -> None:
         """Wait until a reader has moved, or until the timeout."""

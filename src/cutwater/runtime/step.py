@@ -89,7 +89,8 @@ class PinnedFiles:
 class StepConnections:
     """What a step is connected to; `channel` is None if it has no readers.
 
-    `target_batch_ms` is how long a batch may take that reads more because the step lags.
+    `target_batch_ms` is how long a batch may take that reads more because the step lags;
+    `target_source_ms` is the same for what it reads from outside, 0 to keep the user's limits.
     """
 
     inputs: Mapping[InputId, Channel]
@@ -98,6 +99,7 @@ class StepConnections:
     directory: Path
     signal: Signal
     target_batch_ms: int = 0
+    target_source_ms: int = 0
 
 
 class RunningStep(ABC):

@@ -381,6 +381,18 @@ class LooksUnnoticed(Protocol):
 
 
 @runtime_checkable
+class KeepsEveryRow(Protocol):
+    """Optional part of an open sink whose target cannot remove rows.
+
+    It can be rewound only if it has written nothing since, which its target must know: a rewind is
+    refused if the target has lost a recorded commit, even a later one.
+    """
+
+    @property
+    def keeps_every_row(self) -> bool: ...
+
+
+@runtime_checkable
 class KeepsPast(Protocol):
     """Optional part of an open sink that keeps data for restores, and can delete it.
 

@@ -118,6 +118,15 @@ def _list_past(store: PipelineStore, log: LogView, sink: SinkId) -> Iterator[Pas
             yield Past(cut, recorded, visible.get(sink))
 
 
+def newest_writes(store: PipelineStore, log: LogView) -> Mapping[SinkId, Recorded]:
+    """Return the last recorded commit of every sink, at the newest checkpoint that is kept."""
+    newest = next(_list_committed(store, log), None)
+    if newest is None:
+        return {}
+    decision, cut, visible = newest
+    return recorded_of(last_writes(decision.slot, cut), visible)
+
+
 def _list_committed(
     store: PipelineStore, log: LogView
 ) -> Iterator[tuple[Decision, Cut, Mapping[SinkId, Version | None]]]:

@@ -18,8 +18,8 @@ from cutwater.protocol.decisions import Decision, LogView
 from cutwater.protocol.lost_commit import last_writes, recorded_of
 from cutwater.protocol.recovery import Damage
 from cutwater.protocol.rewind import RewindFacts, why_unrecorded
-from cutwater.sinks.base import KnowsSlots, RestorePreview
-from cutwater.sinks.lost_commits import behind, target_behind
+from cutwater.sinks.base import KeepsEveryRow, KnowsSlots, RestorePreview
+from cutwater.sinks.lost_commits import behind, newest_writes, target_behind
 
 
 def observe(
@@ -57,7 +57,7 @@ def observe(
     previews, obstacles = _preview_restores(offline, shown, moved)
     obstacles = _find_recreated_tables(offline, target.decision, shown, previews) | obstacles
     obstacles = _find_unfenceable_sinks(offline, log, previews) | obstacles
-    obstacles = _find_lost_commits(offline, target, shown, previews) | obstacles
+    obstacles = _find_lost_commits(offline, log, target, shown, previews) | obstacles
     obstacles |= _find_dropped_sinks(offline, log, target.decision)
     head_cut = target.cut if head == target.decision else offline.store.manifests.find(head)
     past = Past() if target.cut is None else past_of(offline.store, head_cut, target.cut)
@@ -189,14 +189,24 @@ def _find_recreated_tables(
 
 def _find_lost_commits(
     offline: OfflinePipeline,
+    log: LogView,
     target: Candidate,
     shown: Mapping[SinkId, Version | None],
     previews: Mapping[SinkId, RestorePreview],
 ) -> dict[SinkId, str]:
-    """Find sinks whose target lacks what it held at a checkpoint: it cannot be restored."""
+    """Find sinks whose target lacks what it held at a checkpoint: it cannot be restored.
+
+    A target that cannot remove rows must also hold what was recorded since, or it is not known
+    what is in it.
+    """
     writes = {} if target.cut is None else last_writes(target.decision.slot, target.cut)
+    required = {
+        sink: recorded
+        for sink, recorded in newest_writes(offline.store, log).items()
+        if isinstance(offline.sinks.get(sink), KeepsEveryRow)
+    }
     found = {}
-    for sink, recorded in recorded_of(writes, shown).items():
+    for sink, recorded in {**recorded_of(writes, shown), **required}.items():
         try:
             opened = offline.sinks[sink] if sink in previews else None
             held = behind(opened, recorded, unnoticed=True)

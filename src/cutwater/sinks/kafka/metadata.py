@@ -12,7 +12,7 @@ from confluent_kafka.admin._metadata import ClusterMetadata
 
 from cutwater.errors import SinkError
 from cutwater.ids import SinkId
-from cutwater.sinks.kafka.progress import FAILED
+from cutwater.sinks.kafka.progress import FAILED, topic_config
 from cutwater.sinks.kafka.settings import KafkaSettings
 
 _CALL_S: Final = 20.0
@@ -31,7 +31,8 @@ class TopicFacts:
         """Return why a topic cannot be written to, as far as is known; None if it can."""
         found = self._metadata().topics.get(topic)
         if found is None:
-            return f"there is no topic {topic}; create it, with the partitions that you want"
+            reason = f"there is no topic {topic}, or these credentials may not see it (Describe)"
+            return f"{reason}; create it, with the partitions that you want, or grant the right"
         error = found.error
         if error is None:
             return None
@@ -47,16 +48,33 @@ class TopicFacts:
                 raise SinkError(self._sink, why)
             self._known.add(topic)
 
+    def partitions(self, topic: str) -> int | None:
+        """Return how many partitions a topic has now; None if that is not known."""
+        found = self._metadata().topics.get(topic)
+        return len(found.partitions) or None if found is not None else None
+
+    def is_compacted(self, topic: str) -> bool:
+        """Return whether every record of a topic needs a key; False if that is not known."""
+        try:
+            policy = topic_config(self._connect(), topic)["cleanup.policy"].value
+        except FAILED:
+            # Reading it is a right of its own, which writing does not need.
+            return False
+        return "compact" in (policy or "")
+
     def identity(self, topic: str | None) -> str:
         """Return the cluster's own id, and the topic: the same for all addresses of the topic."""
         return f"{self._metadata().cluster_id}/{topic or '*'}"
 
+    def _connect(self) -> AdminClient:
+        if self._admin is None:
+            self._admin = self._settings.admin()
+        return self._admin
+
     def _metadata(self) -> ClusterMetadata:
         try:
-            if self._admin is None:
-                self._admin = self._settings.admin()
             # All topics: a question for one topic may create it, if brokers are set up so.
-            return self._admin.list_topics(timeout=_CALL_S)
+            return self._connect().list_topics(timeout=_CALL_S)
         except FAILED as error:
             reason = self._settings.reason(error, self._admin)
             self._admin = None

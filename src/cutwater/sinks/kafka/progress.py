@@ -14,7 +14,7 @@ rows twice.
 import contextlib
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Final, cast
 
@@ -27,7 +27,7 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import AdminClient
-from confluent_kafka.admin._config import ConfigResource
+from confluent_kafka.admin._config import ConfigEntry, ConfigResource
 from confluent_kafka.admin._listoffsets import OffsetSpec
 from confluent_kafka.admin._resource import ResourceType
 from confluent_kafka.cimpl import NewTopic
@@ -165,7 +165,8 @@ class Progress:
         try:
             found = json.loads(value)
             if found["format"] != _FORMAT:
-                raise SinkError(sink, f"its progress has the format {found['format']!r}")
+                reason = f"its progress has the format {found['format']!r}, of another version"
+                raise SinkError(sink, f"{reason} of Cutwater; use that one or a newer one")
             totals = tuple((Slot(slot), int(rows)) for slot, rows in found["totals"])
             partial = found["partial"] and (Slot(found["partial"][0]), int(found["partial"][1]))
             unfinished = tuple(Slot(slot) for slot in found["unfinished"])
@@ -233,9 +234,7 @@ class ProgressTopic:
                 time.sleep(_PAUSE_S)
 
     def _check(self, admin: AdminClient) -> None:
-        resource = ConfigResource(ResourceType.TOPIC, self.name)
-        (future,) = admin.describe_configs([resource], request_timeout=_CALL_S).values()
-        policy = future.result(_ANSWER_S)["cleanup.policy"].value
+        policy = topic_config(admin, self.name)["cleanup.policy"].value
         if policy != "compact":
             reason = f"the topic {self.name} has cleanup.policy={policy}, and would forget commits"
             raise ConfigError("progress", f"{reason}; it needs compact")
@@ -325,6 +324,14 @@ class ProgressTopic:
     def _error(self, what: str, error: Exception) -> SinkError:
         reason = self._settings.reason(error, self._admin, self._consumer)
         return SinkError(self._sink, f"the progress topic {self.name} {what}: {reason}")
+
+
+def topic_config(admin: AdminClient, topic: str) -> Mapping[str, ConfigEntry]:
+    """Return the settings of a topic; one of `FAILED` if they are not to be had."""
+    resource = ConfigResource(ResourceType.TOPIC, topic)
+    (future,) = admin.describe_configs([resource], request_timeout=_CALL_S).values()
+    found: Mapping[str, ConfigEntry] = future.result(_ANSWER_S)
+    return found
 
 
 class _Exists(Exception):

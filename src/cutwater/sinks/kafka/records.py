@@ -95,8 +95,14 @@ class RecordForm:
                 return f"column {name} is {kind} and must be {' or '.join(sorted(allowed))}"
         return None
 
-    def select(self, frame: "DataFrame") -> "DataFrame":
-        """Return rows with the columns `COLUMNS`, as they are staged."""
+    def select(
+        self, frame: "DataFrame", *, partitions: int | None = None, needs_key: bool = False
+    ) -> "DataFrame":
+        """Return rows with the columns `COLUMNS`, as they are staged.
+
+        A row that the topic can never take ends the batch: one without a key, if it needs one, or
+        one for a partition that it does not have, if their number is known.
+        """
         from pyspark.sql import functions as F  # noqa: PLC0415 - only staging needs it
 
         frame = self._order(frame)
@@ -120,8 +126,15 @@ class RecordForm:
             )
             headers = _refuse(nameless, headers, "the column headers has a header without a key")
         if "partition" in there:
-            below = partition < ANY_PARTITION
-            partition = _refuse(below, partition, "the column partition has no number of one")
+            wrong = partition < ANY_PARTITION
+            reason = "the column partition has no number of one"
+            if partitions is not None:
+                wrong |= partition >= partitions
+                reason += f"; topic {self.topic} has {partitions}"
+            partition = _refuse(wrong, partition, reason)
+        if needs_key:
+            reason = f"topic {self.topic} is compacted, and a row has no key"
+            key = _refuse(key.isNull(), key, reason)
         return frame.select(
             key.alias("key"),
             value.alias("value"),
@@ -175,6 +188,9 @@ def read_runs(files: Sequence[Path], skip: int = 0) -> Iterator[Run]:
 
     for file in files:
         with pq.ParquetFile(file) as opened:
+            if skip >= opened.metadata.num_rows:
+                skip -= opened.metadata.num_rows
+                continue
             for batch in opened.iter_batches(_RUN_ROWS, columns=list(COLUMNS)):
                 rest = batch.slice(skip)
                 skip -= len(batch) - len(rest)

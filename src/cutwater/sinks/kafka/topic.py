@@ -13,7 +13,7 @@ restore is possible only if nothing was written since.
 
 import contextlib
 import threading
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -37,6 +37,8 @@ NOTHING: Final[Version] = "0"
 """The version before the first rows."""
 
 SLOT_HEADER: Final = "cutwater-slot"
+
+_WAY_OUT: Final = "with --leave-sinks they stay, and what is computed again is written once more"
 
 _TRIES: Final = 5
 _SHARE: Final = 3
@@ -79,6 +81,7 @@ class OpenKafkaTopic:
             if why is not None:
                 raise ConfigError("topic", why)
         self._identity = self._facts.identity(form.topic)
+        self._needs_key = form.topic is not None and self._facts.is_compacted(form.topic)
         own = f"cutwater.{context.pipeline}.{context.sink}"
         self._progress = ProgressTopic(settings, progress or own, context.pipeline, context.sink)
         if context.spark is None:
@@ -92,13 +95,21 @@ class OpenKafkaTopic:
     def identity(self) -> str:
         return self._identity
 
+    @property
+    def keeps_every_row(self) -> bool:
+        return True
+
     # -- staging
 
     def stage(self, rows: Rows, generation: Generation, batch: BatchId) -> Committable | None:
         why = self._form.problem(rows.schema)
         if why is not None:
             raise ConfigError(f"sink {self._sink}", why)
-        chosen = FrameRows(self._form.select(rows.frame))
+        partitions = None
+        if "partition" in rows.schema.names and self._form.topic is not None:
+            partitions = self._facts.partitions(self._form.topic)
+        selected = self._form.select(rows.frame, partitions=partitions, needs_key=self._needs_key)
+        chosen = FrameRows(selected)
         try:
             return self._staged.stage(chosen, (generation, batch), Form())
         except OSError as error:
@@ -133,21 +144,28 @@ class OpenKafkaTopic:
     def restore(self, permit: CommitPermit, version: Version | None) -> Version:
         """Record the slot if nothing was written since a version; SinkError otherwise."""
         with self._lock:
-            progress = self._read_alone()
-            if not progress.is_done(permit.slot, self._sink):
-                obstacle = self._look(progress, version).obstacle
-                if obstacle is not None:
-                    raise SinkError(self._sink, obstacle)
-                self._act(permit, ())
+            self._act(permit, (), lambda progress: self._look(progress, version).obstacle)
         return str(permit.slot)
 
-    def _act(self, permit: CommitPermit, committables: Sequence[Committable]) -> None:
-        """Write what is missing of a slot, transaction by transaction."""
+    def _act(
+        self,
+        permit: CommitPermit,
+        committables: Sequence[Committable],
+        obstacle: Callable[[Progress], str | None] = lambda _: None,
+    ) -> None:
+        """Write what is missing of a slot, transaction by transaction.
+
+        Whether there is an obstacle is asked each time the progress is read: a process that was
+        replaced may have written until then.
+        """
         fenced = 0
         while True:
             progress = self._read_alone()
             if progress.is_done(permit.slot, self._sink):
                 return
+            why = obstacle(progress)
+            if why is not None:
+                raise SinkError(self._sink, why)
             files = self._files(committables)
             written = progress.written_of(permit.slot)
             try:
@@ -160,8 +178,8 @@ class OpenKafkaTopic:
             except ProducerFenced:
                 fenced += 1
                 if fenced == _TRIES:
-                    reason = "another process writes to it all the time"
-                    raise SinkError(self._sink, reason) from None
+                    reason = f"another process writes to {self._name} as this sink, again and again"
+                    raise SinkError(self._sink, f"{reason}; stop one of the two") from None
             except OSError as error:
                 raise SinkError(self._sink, reason_of(error)) from error
 
@@ -204,7 +222,8 @@ class OpenKafkaTopic:
         ]
         for file in files:
             if not is_file(file):
-                raise SinkError(self._sink, f"staged rows are gone: {file.name} is missing")
+                reason = f"staged rows are gone: {file} is missing"
+                raise SinkError(self._sink, f"{reason}; bring it back, or rewind")
         return files
 
     # -- looking
@@ -229,13 +248,12 @@ class OpenKafkaTopic:
         then = progress.rows_at(slot)
         if then is None:
             reason = "Kafka cannot remove records, and it is not known how many were written since"
-            return RestorePreview(now, progress.rows, None, reason)
+            return RestorePreview(now, progress.rows, None, f"{reason}; {_WAY_OUT}")
         if then == progress.rows:
             return RestorePreview(now, progress.rows, then)
         count = progress.rows - then
         reason = f"Kafka cannot remove the {count} records written to {self._name} since then"
-        way_out = "with --leave-sinks they stay, and what is computed again is written once more"
-        return RestorePreview(now, progress.rows, then, f"{reason}; {way_out}")
+        return RestorePreview(now, progress.rows, then, f"{reason}; {_WAY_OUT}")
 
     @property
     def _name(self) -> str:

@@ -8,8 +8,10 @@ after `fence`.
 """
 
 import contextlib
+import sys
 import time
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Final
 
 from confluent_kafka import KafkaError, KafkaException, Producer
@@ -47,6 +49,8 @@ _EXPLAINED: Final = {
     KafkaError._UNKNOWN_TOPIC: "there is no such topic",  # noqa: SLF001 - its public name
     KafkaError._UNKNOWN_PARTITION: "there is no such partition",  # noqa: SLF001
     KafkaError.TOPIC_AUTHORIZATION_FAILED: "not authorised to write to it",
+    KafkaError.INVALID_RECORD: "the broker refuses a record, as it does with one that has no key "
+    "in a compacted topic",
 }
 
 Conclude = Callable[[int, bool], Run]
@@ -71,11 +75,14 @@ class Transactions:
         self._producer: Producer | None = None
         self._refused: list[Report] = []
         self._topics: set[str] = set()
+        self._count = 0
+        self._count_max = sys.maxsize
 
     def fence(self) -> None:
         """Let no older producer of this sink write any more, and end what it left open."""
         if self._producer is not None:
             return
+        self._refused, self._topics = [], set()
         producer = None
         try:
             producer = self._settings.producer(self._id)
@@ -104,19 +111,22 @@ class Transactions:
     def write(self, runs: Iterator[Run], conclude: Conclude, budget_s: float) -> bool:
         """Write records, and what `conclude` adds, in one transaction; return whether it has all.
 
-        It stops before the last record, and commits, when the time is used up.
+        It stops before the last record, and commits, when the time is used up. After a transaction
+        that failed, the next one has half as many records: the broker may be slow.
 
         Raises:
             ProducerFenced: If another producer has called `fence` since.
         """
         assert self._producer is not None
         producer = self._producer
-        self._refused, self._topics = [], set()
+        self._refused, self._topics, self._count = [], set(), 0
+        # Before the time runs: a commit that is resumed skips what is written.
+        runs = _begin(runs)
         end_s = time.monotonic() + self._settings.transaction_s
         try:
             producer.begin_transaction()
-            count, is_all = self._send(producer, runs, budget_s)
-            if not self._produce(producer, conclude(count, is_all), end_s):
+            is_all = self._send(producer, runs, budget_s)
+            if not self._produce(producer, conclude(self._count, is_all), end_s):
                 raise KafkaException(KafkaError(KafkaError._TIMED_OUT))  # noqa: SLF001
             producer.commit_transaction(max(1.0, end_s - time.monotonic()))
         except KafkaException as error:
@@ -127,26 +137,28 @@ class Transactions:
         except BaseException:
             self._give_up()
             raise
+        self._count_max = min(2 * self._count_max, sys.maxsize)
         return is_all
 
-    def _send(self, producer: Producer, runs: Iterator[Run], budget_s: float) -> tuple[int, bool]:
-        """Send records until there are none left or the time is used up; say which."""
-        count, start_s = 0, time.monotonic()
+    def _send(self, producer: Producer, runs: Iterator[Run], budget_s: float) -> bool:
+        """Send records until the time is used up; return whether none are left."""
+        start_s = time.monotonic()
         # One record is sent in any case, or a slow broker would never get any further.
         patience_s = self._settings.transaction_s
         for run in _first_alone(runs):
-            sent = self._produce(producer, run, start_s + patience_s)
-            if count + sent == 0 and not self._refused:
+            room = run._replace(messages=run.messages[: self._count_max - self._count])
+            sent = self._produce(producer, room, start_s + patience_s)
+            if self._count + sent == 0 and not self._refused:
                 # Nothing else is in the queue: the transaction before it was committed or aborted.
                 reason = "a record exceeds queue.buffering.max.kbytes; raise it in the options"
                 raise SinkError(self._sink, f"topic {run.topic}: {reason}")
-            count += sent
+            self._count += sent
             producer.poll(0)
             is_over = time.monotonic() - start_s > budget_s
             if sent < len(run.messages) or self._refused or is_over:
-                return count, False
+                return False
             patience_s = budget_s
-        return count, True
+        return True
 
     def _produce(self, producer: Producer, run: Run, end_s: float) -> int:
         """Hand records to the client, in order; return for how many it had room in time."""
@@ -193,6 +205,7 @@ class Transactions:
     def _give_up(self) -> None:
         """Throw the producer away; end its transaction, if the broker answers soon."""
         producer, self._producer = self._producer, None
+        self._count_max = max(1, min(self._count, self._count_max) // 2)
         if producer is not None:
             with contextlib.suppress(KafkaException):
                 producer.purge()
@@ -209,6 +222,11 @@ class Transactions:
             topics = ", ".join(sorted(self._topics))
             return SinkError(self._sink, f"topics {topics}: not authorised to write to all of them")
         reason = self._settings.reason(error, producer)
+        if error.args[0].code() == KafkaError._TIMED_OUT and self._count:  # noqa: SLF001
+            reason += (
+                f"; {self._count} records did not fit into transaction.timeout.ms, the next "
+                "transaction has half as many"
+            )
         return SinkError(self._sink, f"Kafka at {self._settings.bootstrap}: {reason}")
 
     def _name(self, why: KafkaError, topic: str | None, partition: int | None) -> SinkError:
@@ -217,6 +235,12 @@ class Transactions:
             place += f", partition {partition}"
         reason = _EXPLAINED.get(why.code(), self._settings.redact(why.str().rstrip(".")))
         return SinkError(self._sink, f"{place}: {reason} ({why.name()})")
+
+
+def _begin(runs: Iterator[Run]) -> Iterator[Run]:
+    """Read the first run now."""
+    first = next(runs, None)
+    return iter(()) if first is None else chain([first], runs)
 
 
 def _first_alone(runs: Iterator[Run]) -> Iterator[Run]:

@@ -223,7 +223,7 @@ class Analysis:
             return False, "materialize=True"
         if requested is None and kept is None and reads_kafka(frame):
             return False, "each reader would read the source again; materialize=False requests it"
-        reason = why_not_by_reference(self.internals, frame)
+        reason = why_not_by_reference(self.internals, frame, kept=kept is True)
         readers = [reader.step for reader in step.output.readers]
         twice = next((reader for reader in readers if readers.count(reader) > 1), None)
         if reason is None and twice is not None:

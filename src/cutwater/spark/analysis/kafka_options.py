@@ -86,7 +86,8 @@ def identifying(options: Mapping[str, str]) -> Mapping[str, str]:
     return {
         name: value
         for name, value in options.items()
-        if name == _ISOLATION or not (name.startswith(_CLIENT) or name == _ON_LOSS)
+        if name.lower() == _ISOLATION
+        or not (name.lower().startswith(_CLIENT) or name.lower() == _ON_LOSS)
     }
 
 

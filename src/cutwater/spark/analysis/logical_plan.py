@@ -25,6 +25,9 @@ _SERIALS: Final = re.compile(
 )
 _CALLS: Final = re.compile(r"\b(CTERelation(?:Def|Ref)|[xyz])[ _]\d+\b")
 """Numbers that Spark counts up in every call: of common tables, and of variables of lambdas."""
+_LITERALS: Final = re.compile(r"('(?:[^'\\]|\\.)*')", re.DOTALL)
+_OF_TIME: Final = frozenset({"date", "timestamp", "timestamp_ntz"})
+_RELATIVE: Final = re.compile(r"\s*(now|today|tomorrow|yesterday)\b", re.IGNORECASE)
 _FIELDS_MAX: Final = 100_000
 _MICROS: Final = 1_000_000
 _SLIDE: Final = re.compile(r"% (\d+)\)")
@@ -191,14 +194,67 @@ def describe_plan(frame: DataFrame) -> str:
 
     Functions of the user appear by their names: what they do is not seen.
     """
-    text = "\n".join(_described(frame._jdf.queryExecution().analyzed(), 0))
-    return _CALLS.sub(r"\1", without_serials(text))
+    return "\n".join(_described(frame._jdf.queryExecution().analyzed(), 0))
 
 
 def _described(plan: Any, depth: int) -> Iterator[str]:
-    yield f"{' ' * depth}{plan.simpleString(_FIELDS_MAX)}"
+    text = _CALLS.sub(r"\1", without_serials(plan.simpleString(_FIELDS_MAX)))
+    yield f"{' ' * depth}{text}"
+    yield f"{' ' * depth}{describe_expressions(plan)}"
     for child in all_of(plan.children()):
         yield from _described(child, depth + 1)
+
+
+def describe_expressions(node: Any) -> str:
+    """Return the expressions of one node as SQL: all of them, and every literal as it is.
+
+    Spark's own text of a node ends after 25 columns, and its literals look like serial numbers.
+    """
+    return ", ".join(map(_describe_expression, all_of(node.expressions())))
+
+
+def _describe_expression(expression: Any) -> str:
+    try:
+        text = str(expression.sql())
+    except Py4JError:
+        return without_serials(expression.toString())
+    # Between literals: numbers that Spark counts up for variables of lambdas.
+    return "".join(
+        part if part.startswith("'") else _CALLS.sub(r"\1", part) for part in _LITERALS.split(text)
+    )
+
+
+def has_hidden_variation(plan: Any) -> bool:
+    """Return whether a plan has expressions that Spark calls deterministic, and which are not.
+
+    'now', 'today' and the like become the current time whenever a query is optimized. Encryption
+    chooses an initialization vector at random, unless it is given one.
+    """
+    return any(map(_varies, all_of(plan.expressions()))) or any(
+        map(has_hidden_variation, all_of(plan.children()))
+    )
+
+
+def _varies(expression: Any) -> bool:
+    match str(expression.getClass().getSimpleName()):
+        case "Cast" if str(expression.dataType().typeName()) in _OF_TIME:
+            child = expression.child()
+            is_text = str(child.dataType().typeName()).startswith("string")
+            if is_text and bool(child.foldable()):
+                is_literal = str(child.getClass().getSimpleName()) == "Literal"
+                return not is_literal or bool(_RELATIVE.match(str(child.toString())))
+        case "AesEncrypt":
+            return True
+    parts = all_of(expression.children())
+    return any(map(_varies, [*parts, *_replacement(expression)] if parts else ()))
+
+
+def _replacement(expression: Any) -> list[Any]:
+    """Return what the optimizer puts in the place of an expression, if that is known before."""
+    try:
+        return [expression.replacement()]
+    except Py4JError:
+        return []
 
 
 def state_operator(kind: str, plan: Any) -> StateOperator | None:

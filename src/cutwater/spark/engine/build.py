@@ -25,6 +25,7 @@ from cutwater.ids import (
     SinkId,
     StepId,
 )
+from cutwater.pipeline.nodes import depends_on_batches
 from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.channel_log import ChannelLog
 from cutwater.protocol.checkpoint.events import Standing
@@ -439,6 +440,7 @@ class Build:
             directory=directory,
             signal=self._signals[spec.step],
             target_batch_ms=self.context.target_batch_ms,
+            target_source_ms=self.context.target_batch_ms if self._may_enlarge(plan) else 0,
         )
         if analyzed_step.execution_mode is ExecutionMode.BATCH:
             return BatchStep(plan, machine, wiring, self.callbacks, analyzed_step)
@@ -447,6 +449,19 @@ class Build:
         query.record_start = partial(self._record_start, spec.step)
         query.connect(self._sources.get(spec.step, ()), watch)
         return query
+
+    def _may_enlarge(self, plan: PhysicalStep) -> bool:
+        """Return whether a step may read more of its sources at once than the user's limits say.
+
+        Not if rows reach a sink as they came, and the sink sees their order, or refuses a key that
+        occurs twice in a batch: the user may have chosen the limits for that.
+        """
+        if self._analyzed[plan.name].identity.operators:
+            return True
+        if plan.sink is not None:
+            return not depends_on_batches(plan.sink.target)
+        readers = () if plan.output is None else plan.output.readers
+        return all(self._may_enlarge(self.context.plan[reader.step]) for reader in readers)
 
     def _output(self, spec: StepSpec, channel: Channel | None) -> Output:
         if spec.sink is not None:

@@ -67,7 +67,12 @@ class KafkaBrokers:
             return analyzed
         inputs = list(analyzed.identity.inputs)
         for line, source in analyzed.kafka.items():
-            topics = dict(known.get(inputs[line].name, ())) | self._topics(source)
+            before = {
+                topic: number
+                for topic, number in known.get(inputs[line].name, ())
+                if source.pattern is not None or topic in source.topics
+            }
+            topics = before | self._topics(source)
             inputs[line] = replace(inputs[line], topics=tuple(sorted(topics.items())))
         return replace(analyzed, identity=replace(analyzed.identity, inputs=tuple(inputs)))
 

@@ -109,7 +109,7 @@ class QueryStep(RunningStep):
         self._watermarks = QueryWatermarks(self._internals, followed)
         self._budget = BatchBudget(wiring.target_batch_ms)
         # A source by reference runs no job, and its readers take several of its batches at once.
-        target_ms = wiring.target_batch_ms
+        target_ms = wiring.target_source_ms
         if analyzed.by_reference or not analyzed.foreign:
             target_ms = 0
         self._limits = ReadLimits(self._internals, target_ms)

@@ -21,6 +21,7 @@ from pyspark.sql.streaming.query import StreamingQuery
 from pyspark.sql.types import StructType
 
 from cutwater.errors import SessionError
+from cutwater.spark.analysis.logical_plan import has_hidden_variation
 from cutwater.spark.jvm.callbacks import secure
 from cutwater.spark.jvm.parquet import ParquetFiles
 from cutwater.spark.session.session import needed_settings
@@ -381,12 +382,12 @@ class Internals:
     def is_reproducible(self, frame: DataFrame) -> bool:
         """Return whether a plan gives the same rows whenever it runs on the same input."""
         plan = frame._jdf.queryExecution().analyzed()
-        return bool(plan.deterministic()) and not self.uses_current_values(plan)
+        return bool(plan.deterministic()) and not self.uses_passing_values(plan)
 
-    def uses_current_values(self, plan: Any) -> bool:
-        """Return whether a plan uses the current time, user or database."""
+    def uses_passing_values(self, plan: Any) -> bool:
+        """Return whether a plan uses the current time, user or database, or a random key."""
         patterns = self.jvm.org.apache.spark.sql.catalyst.trees.TreePattern
-        return bool(plan.containsPattern(patterns.CURRENT_LIKE()))
+        return bool(plan.containsPattern(patterns.CURRENT_LIKE())) or has_hidden_variation(plan)
 
     def calls_functions(self, frame: DataFrame) -> bool:
         """Return whether a plan calls functions of the user, in Python or on the JVM."""

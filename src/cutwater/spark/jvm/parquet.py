@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from pyspark.sql import DataFrame
 
 from cutwater.sinks.base import STRICT_READING
-from cutwater.spark.analysis.logical_plan import without_serials
+from cutwater.spark.analysis.logical_plan import describe_expressions
 
 if TYPE_CHECKING:
     from cutwater.spark.jvm.internals import Internals
@@ -226,15 +226,11 @@ class PlanTemplate:
         """The columns that every leaf must have."""
 
     def describe(self) -> str:
-        """Return the computation as text, without what differs from run to run.
-
-        Spark's own text of a node leaves out what follows the 25th column.
-        """
-        lines = [
-            f"{node.getClass().getSimpleName()} {node.expressions().mkString(', ')}"
+        """Return the computation as text, without what differs from run to run."""
+        return "\n".join(
+            f"{node.getClass().getSimpleName()} {describe_expressions(node)}"
             for node in self._nodes
-        ]
-        return without_serials("\n".join(lines))
+        )
 
     def over(self, leaf: Any) -> DataFrame:
         """Return the same computation over another leaf, which must have these columns."""

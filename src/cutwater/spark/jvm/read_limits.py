@@ -18,6 +18,8 @@ from cutwater.spark.jvm.native_sink import PlannedBatch
 
 _MAX_FILES: Final = "ReadMaxFiles"
 _MAX_ROWS: Final = "ReadMaxRows"
+_INT_MAX: Final = 2**31 - 1
+_LONG_MAX: Final = 2**63 - 1
 _FULL_ROWS: Final = 0.9
 """A batch of at least this part of a limit in rows is full: Kafka divides it among partitions."""
 
@@ -70,7 +72,10 @@ class ReadLimits:
         found = execution.uniqueSources()
         for stream, kind, base in bases:
             size = base * self._multiple
-            limit = limits.maxFiles(size) if kind == _MAX_FILES else limits.maxRows(size)
+            if kind == _MAX_FILES:
+                limit = limits.maxFiles(min(size, _INT_MAX))
+            else:
+                limit = limits.maxRows(min(size, _LONG_MAX))
             found = found.updated(stream, limit)
         getattr(execution, READ_LIMITS)(found)
 

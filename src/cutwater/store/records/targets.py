@@ -83,6 +83,21 @@ class StoredTarget:
             or theirs in self.options.get(ALSO, ())
         )
 
+    def overlaps(self, other: "StoredTarget") -> bool:
+        """Return whether rows of both may be in one place.
+
+        An identity that ends with `*` stands for all names there, such as the topics of a cluster.
+        """
+        if self.is_same_as(other):
+            return True
+        mine, theirs = self.identity, other.identity
+        if self.format != other.format or mine is None or theirs is None:
+            return False
+        return any(
+            whole.endswith("/*") and name.startswith(whole.removesuffix("*"))
+            for whole, name in ((mine, theirs), (theirs, mine))
+        )
+
     @property
     def shows_batches(self) -> bool:
         """Whether it may show more rows than the last checkpoint contains (rule F33)."""

@@ -31,8 +31,10 @@ from cutwater.operations.rewind.rewind import find_target, perform
 from cutwater.protocol.commit import CommitPermit
 from cutwater.protocol.cut import Version
 from cutwater.protocol.decisions import Claim, LogView
+from cutwater.protocol.lost_commit import Found
 from cutwater.sinks.base import NO_TARGET, RestorePreview
 from cutwater.sinks.delta.time_travel import NO_TABLE
+from cutwater.sinks.lost_commits import newest_writes
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import ObjectPath, PipelinePaths
 from cutwater.store.pipeline_store import PipelineStore
@@ -201,6 +203,25 @@ def test_a_sink_that_cannot_be_looked_at_now_cannot_go_back() -> None:
 
     with pytest.raises(MoveRefused, match="a: is away"):
         pipeline.rewind(0)
+
+
+class Topic(VersionedTable):
+    """A target that cannot remove rows, and has lost its records of commits."""
+
+    keeps_every_row = True
+
+    def newest(self) -> Found:
+        return Found(None, "0")
+
+
+def test_a_target_that_keeps_rows_and_forgot_its_commits_is_not_rewound_to_its_beginning() -> None:
+    pipeline = start_pipeline([True, False])
+    store = pipeline.opened()
+    pipeline.tables.update({sink: Topic(pipeline.backend, sink) for sink in pipeline.tables})
+
+    with pytest.raises(MoveRefused, match="holds no commit of this sink"):
+        pipeline.rewind(0)
+    assert newest_writes(store, store.log.read())
 
 
 class Unmade(VersionedTable):

@@ -12,6 +12,7 @@ from cutwater.protocol.decisions import Claim, Decision, LogView
 from cutwater.store.backends.memory import MemoryBackend
 from cutwater.store.paths import PipelinePaths
 from cutwater.store.records.targets import (
+    IDENTITY,
     StoredTarget,
     Targets,
     moved_from,
@@ -196,3 +197,25 @@ def test_a_target_that_was_moved_is_known_by_all_its_names() -> None:
         "postgresql://b:5432/db/t?",
     )
     assert moved_from(first, first) == first
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "overlap"),
+    [
+        ("cluster/orders", "cluster/orders", True),
+        ("cluster/orders", "cluster/alerts", False),
+        ("cluster/*", "cluster/alerts", True),
+        ("cluster/*", "cluster/*", True),
+        ("cluster/*", "clusters/alerts", False),
+    ],
+)
+def test_a_target_that_writes_to_any_topic_overlaps_all_of_its_cluster(
+    one: str, other: str, overlap: bool
+) -> None:
+    first, second = (
+        StoredTarget("kafka", f"kafka://{number}", {IDENTITY: (name,)})
+        for number, name in enumerate((one, other))
+    )
+
+    assert first.overlaps(second) is overlap
+    assert second.overlaps(first) is overlap

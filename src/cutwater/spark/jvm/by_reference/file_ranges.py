@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Sequence
 from typing import Any, Final
+from urllib.parse import unquote
 
 from pyspark.errors import AnalysisException
 from pyspark.sql.types import StructType
@@ -16,7 +17,7 @@ from cutwater.errors import RunError
 from cutwater.runtime.channel import Channel
 from cutwater.sinks.base import STRICT_READING
 from cutwater.spark.analysis import plan_nodes
-from cutwater.spark.analysis.logical_plan import pairs_of
+from cutwater.spark.analysis.logical_plan import all_of, pairs_of
 from cutwater.spark.jvm.by_reference.source_ranges import Range, SourceFile, lost
 from cutwater.spark.jvm.internals import Internals
 from cutwater.spark.jvm.native_sink import PlannedBatch
@@ -53,7 +54,11 @@ def why_not_files(leaf: Any) -> str | None:
         if options.get(name, "false").lower() != "false":
             return f"has the option {name}, under which readers may see different rows"
     names = [str(name) for name in leaf.schema().fieldNames()]
-    return f"reads the column {_METADATA}" if _METADATA in names else None
+    if _METADATA in names:
+        return f"reads the column {_METADATA}"
+    if _PATTERN.search(options.get("path", "")) and _partition_columns(leaf):
+        return "reads directories of partitions by a pattern, which readers would not recognize"
+    return None
 
 
 class FileRanges:
@@ -70,10 +75,31 @@ class FileRanges:
             **STRICT_READING,
         }
         self._schema = StructType.fromJson(json.loads(leaf.schema().json()))
+        self._layout: tuple[str, ...] | None = None
 
     def planned(self, rows: PlannedBatch) -> Range | None:
         files = _status_of(rows.leaf)
-        return Range(files=files) if files else None
+        if not files:
+            return None
+        self._check_layout(files)
+        return Range(files=files)
+
+    def _check_layout(self, files: Sequence[SourceFile]) -> None:
+        """Refuse files in other directories of partitions than the rest: Spark would drop some.
+
+        Spark finds the values of partition columns in the directories of all files of a relation,
+        and a reader that lags reads the files of several batches at once.
+        """
+        if self._layout is None:
+            self._layout = _layout(files[0])
+        for file in files:
+            if _layout(file) != self._layout:
+                message = (
+                    f"{file.path} is in directories of {_names(_layout(file))}, and other files of "
+                    f"its source in directories of {_names(self._layout)}: a reader of both would "
+                    "miss rows. Move it, or declare the source with materialize=True."
+                )
+                raise RunError(message)
 
     def size_bytes(self, found: Range) -> int:
         return sum(file.size_bytes for file in found.files)
@@ -84,6 +110,7 @@ class FileRanges:
     def relation(self, channel: Channel, ranges: Sequence[Range]) -> Any:
         """Let Spark find the files, and compare them with what was there."""
         files = [file for found in ranges for file in found.files]
+        self._check_layout(files)
         reader = self._internals.spark.read.format(self._format).options(**self._options)
         if self._base is not None and not _PATTERN.search(self._base):
             reader = reader.option("basePath", self._base)
@@ -104,6 +131,21 @@ class FileRanges:
 
     def check(self, channel: Channel, ranges: Sequence[Range]) -> None:
         self.relation(channel, ranges)
+
+
+def _partition_columns(leaf: Any) -> tuple[str, ...]:
+    """Return the columns whose values are in the names of a stream's directories."""
+    return tuple(map(str, all_of(leaf.dataSource().sourceInfo().partitionColumns())))
+
+
+def _layout(file: SourceFile) -> tuple[str, ...]:
+    """Return the columns that the directories of a file name, as in `day=1/hour=2`."""
+    directories = unquote(file.path).split("/")[:-1]
+    return tuple(name.partition("=")[0] for name in directories if "=" in name)
+
+
+def _names(columns: Sequence[str]) -> str:
+    return ", ".join(columns) or "no partition"
 
 
 def _status_of(leaf: Any) -> tuple[SourceFile, ...]:

@@ -50,19 +50,23 @@ def is_kafka(leaf: Any) -> bool:
     return _source(leaf) is not None
 
 
-def why_not_kafka(internals: Internals, leaf: Any) -> str | None:
-    """Return why readers of a topic might see different records; None if they cannot."""
+def why_not_kafka(internals: Internals, leaf: Any, *, kept: bool) -> str | None:
+    """Return why readers of a topic might see different records; None if they cannot.
+
+    `kept` is for a topic that was read in this way before: a broker that does not answer now is no
+    reason to change that.
+    """
     source = _source(leaf)
     assert source is not None
     try:
         admin = KafkaAdmin(internals.jvm, source.client, reads_committed=source.reads_committed)
     except SourceUnavailable as error:
-        return _not_asked(error)
+        return None if kept else _not_asked(error)
     try:
         topics = source.topics if source.pattern is None else admin.topics_like(source.pattern)
         compacted = admin.compacted(topics)
     except SourceUnavailable as error:
-        return _not_asked(error)
+        return None if kept else _not_asked(error)
     finally:
         admin.close()
     return f"reads {compacted[0]}, which is compacted between two reads" if compacted else None
@@ -102,7 +106,13 @@ class KafkaRanges:
         return found.parts * _RECORD_BYTES
 
     def facts(self) -> str:
-        return json.dumps(sorted(identifying(self._given).items()))
+        # How much a batch reads, and where a new stream starts, is not in a range.
+        read = {
+            name.lower(): value
+            for name, value in identifying(self._given).items()
+            if name.lower() not in _OF_STREAMS
+        }
+        return json.dumps(sorted(read.items()))
 
     def relation(self, channel: Channel, ranges: Sequence[Range]) -> Any:  # noqa: ARG002
         """Return the relation; records that are gone fail the job that reads them."""

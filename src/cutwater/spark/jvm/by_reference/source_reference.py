@@ -34,14 +34,20 @@ _PASSED_THROUGH: Final = frozenset(
 )
 
 
-def why_not_by_reference(internals: Internals, frame: DataFrame) -> str | None:
+def why_not_by_reference(
+    internals: Internals, frame: DataFrame, *, kept: bool = False
+) -> str | None:
     """Return why a source's rows cannot be evaluated again by its readers; None if they can.
 
-    The answer is the end of a sentence that starts with the source.
+    The answer is the end of a sentence that starts with the source. `kept` says that the last
+    checkpoint has its channel by reference.
     """
     node = frame._jdf.queryExecution().analyzed()
-    if internals.uses_current_values(node):
-        return "uses the current time or user, which may be another one for every reader"
+    if internals.uses_passing_values(node):
+        return (
+            "uses the current time or user, or a random key, which may be another one for every "
+            "reader"
+        )
     while not node.children().isEmpty():
         kind = str(node.getClass().getSimpleName())
         if kind not in _PASSED_THROUGH or not node.subqueries().isEmpty():
@@ -52,7 +58,7 @@ def why_not_by_reference(internals: Internals, frame: DataFrame) -> str | None:
     if is_file_source(node):
         return why_not_files(node)
     if is_kafka(node):
-        return why_not_kafka(internals, node)
+        return why_not_kafka(internals, node, kept=kept)
     return "reads neither files nor Kafka"
 
 
