@@ -159,4 +159,4 @@ def test_a_log_that_cannot_be_read_now_hides_nothing(caplog: pytest.LogCaptureFi
     pipeline.backend.__class__ = Away
 
     assert find_fencing_error(Outcome(End.FENCED, error=REFUSED), store, [ours]) is REFUSED
-    assert "nobody can say whether another process runs the pipeline" in caplog.text
+    assert "it is unknown whether another process runs the pipeline" in caplog.text
