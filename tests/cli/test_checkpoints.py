@@ -186,7 +186,7 @@ def test_one_that_is_not_there_is_an_error_that_says_what_is(
     assert (result.exit_code, said in result.stderr) == (2, True)
 
 
-def test_a_damaged_lease_stops_nobody_who_only_looks(stored: OfflineStore) -> None:
+def test_a_damaged_lease_does_not_stop_read_only_commands(stored: OfflineStore) -> None:
     stored.backend.put(stored.writer.paths.heartbeat, b"damaged")
 
     listed = stored.run("checkpoints", "list", "orders")

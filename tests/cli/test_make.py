@@ -71,7 +71,7 @@ def test_the_dashboard_runs_a_pipeline_that_can_be_planned() -> None:
     ],
     ids=["there", "another name", "not root", "missing", "cannot be had"],
 )
-def test_a_missing_browser_is_installed_by_root_and_stops_nobody(
+def test_a_missing_browser_is_installed_by_root_and_never_fails_make(
     tmp_path: Path, scripts: dict[str, str], called: str, said: str
 ) -> None:
     log, make = tmp_path / "called", shutil.which("make")

@@ -137,7 +137,7 @@ def test_a_length_that_is_none_is_refused(
     assert refusal.status == 413
 
 
-def test_loopback_addresses_are_told_from_others() -> None:
+def test_loopback_addresses_are_distinguished_from_others() -> None:
     assert all(is_loopback(text) for text in ("127.0.0.1", "127.8.8.8", "::1", "localhost"))
     assert not any(is_loopback(text) for text in ("0.0.0.0", "::", "10.0.0.1", "example", ""))
 

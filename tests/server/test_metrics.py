@@ -74,7 +74,7 @@ def test_a_running_pipeline_shows_every_metric_of_the_table(
     assert states == {state: float(state == "RUNNING") for state in STATES}
 
 
-def test_a_store_that_nobody_runs_shows_what_it_knows(
+def test_the_store_of_a_stopped_pipeline_shows_what_it_knows(
     stopped: ApiClient, running: SparklessRun
 ) -> None:
     running.stored.writer.decide(1)

@@ -62,7 +62,7 @@ def test_a_pipeline_that_has_not_started_is_live_and_not_ready(
     assert client.get("/jobs/overview", headers=bearer(token)).status_code == 200
 
 
-def test_a_probe_needs_no_token_and_tells_nothing_but_a_state(
+def test_a_probe_needs_no_token_and_returns_nothing_but_a_state(
     running: SparklessRun, tmp_path: Path
 ) -> None:
     running.detail = "a secret of the sink"

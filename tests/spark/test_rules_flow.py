@@ -346,7 +346,7 @@ def test_an_idle_pipeline_runs_no_batches_and_keeps_no_files_of_rows(
     assert table(tmp_path / "u", "value") == [(number,) for number in range(10)]
 
 
-def test_a_batch_without_rows_wakes_nobody(
+def test_a_batch_without_rows_wakes_no_reader(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline("sparse")

@@ -88,7 +88,7 @@ def test_a_fork_may_go_on_without_them_and_says_so(
     assert list(list_pipelines(store.backend)) == ["files", "trial"]
 
 
-def test_where_nobody_knows_the_originals_targets_there_is_no_fork(
+def test_without_the_originals_targets_there_is_no_fork(
     store: PipelineStore, tmp_path: Path
 ) -> None:
     """A pipeline that was adopted by an older Cutwater and never ran."""

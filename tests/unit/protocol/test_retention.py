@@ -223,7 +223,7 @@ def test_what_the_running_generation_has_staged_is_left_to_the_next_cut() -> Non
     assert removal == RetentionPlan((CheckpointId(8),), ())
 
 
-def test_what_an_earlier_generation_staged_and_nobody_needs_goes() -> None:
+def test_staged_rows_of_an_earlier_generation_are_deleted_if_no_cut_needs_them() -> None:
     assert plan((decision(5),), cuts(5), staged("t-9", generation=OLDER)).objects == ("t-9",)
 
 

@@ -66,7 +66,7 @@ def test_why_a_commit_is_not_recorded_is_said_as_it_is() -> None:
     assert refused(unrecorded).reason is RewindRefusal.NEVER_COMMITTED
 
 
-def test_a_sink_that_the_cut_does_not_know_goes_back_to_what_it_showed_before() -> None:
+def test_a_sink_that_the_cut_does_not_know_is_rewound_to_what_it_showed_before() -> None:
     known = replace(FACTS, sinks=(T, SinkId("u"), SinkId("v")), before={SinkId("u"): "u3"})
 
     assert planned(known).restores == {T: "v4", SinkId("u"): "u3", SinkId("v"): None}
@@ -104,7 +104,7 @@ def test_the_decision_of_a_rewind_makes_sinks_restore() -> None:
     ] == [(True, "v4", ())]
 
 
-def test_a_rewind_to_a_recovery_point_goes_back_to_what_was_visible_then() -> None:
+def test_a_rewind_to_a_recovery_point_restores_what_was_visible_then() -> None:
     """Rule F3 and F13: and keeps what it carried."""
     rewind = planned(AT_RECOVERY_POINT)
 

@@ -284,7 +284,7 @@ def test_a_claim_whose_process_is_not_known_keeps_the_pipeline(
         run(context, own)
 
 
-def test_who_is_asked_to_stop_does_not_go_on_after_a_dead_claim(
+def test_a_process_that_was_asked_to_stop_does_not_go_on_after_a_dead_claim(
     backend: LateBackend,
     store: PipelineStore,
     context: RunContext,

@@ -190,7 +190,7 @@ def test_a_store_that_is_patient_itself_is_not_asked_many_times(
     working.close()
 
 
-def test_a_record_that_is_asked_for_again_is_tried_by_one_only(
+def test_a_record_that_is_requested_again_is_written_by_one_thread_only(
     backend: SmallBackend, working: Effects, posted: "queue.Queue[object]"
 ) -> None:
     """A store that is away for long must not fill the pool with those who wait for it."""
@@ -213,7 +213,7 @@ def test_a_record_that_is_asked_for_again_is_tried_by_one_only(
 # -- recovery
 
 
-def test_a_claim_that_finds_no_room_is_told_of_and_not_tried_for_ever(
+def test_a_claim_that_finds_no_room_is_reported_and_not_tried_for_ever(
     backend: SmallBackend, context: RunContext
 ) -> None:
     backend.full = True
@@ -416,7 +416,7 @@ def test_a_pipeline_whose_last_checkpoint_finds_no_room_fails_and_says_why(
     assert "No space left on device" in str(ended.error)
 
 
-def test_a_number_that_people_were_told_of_is_not_told_again(
+def test_a_number_that_was_reported_to_users_is_not_reported_again(
     backend: SmallBackend, context: RunContext
 ) -> None:
     """The store did not take it, so the next generation would find it free."""

@@ -332,7 +332,7 @@ def test_a_pipeline_adopts_once_and_not_while_it_runs(query: Path) -> None:
     assert len(opened.log.read().decisions) == 1
 
 
-def test_whoever_claims_the_pipeline_meanwhile_has_it(query: Path) -> None:
+def test_an_adoption_is_fenced_by_a_concurrent_claim(query: Path) -> None:
     opened, adoption = store(), examined(query)
     publish = opened.manifests.publish
 

@@ -50,7 +50,7 @@ def test_an_attempt_is_complete_when_every_participant_has_acknowledged() -> Non
     assert one.snapshots == {ORDERS: source_snapshot(), TABLE: sink_snapshot()}
 
 
-def test_an_attempt_names_who_is_missing() -> None:
+def test_an_attempt_names_the_missing_steps() -> None:
     """Seed 000 H6: the step that had answered was blamed."""
     one = attempt()
     one.acknowledge(sink_snapshot())
@@ -99,7 +99,7 @@ def test_another_generation_is_answered_and_not_counted() -> None:
     assert one.snapshots == {}
 
 
-def test_nobody_can_acknowledge_before_the_attempt_has_begun() -> None:
+def test_no_step_can_acknowledge_before_the_attempt_has_begun() -> None:
     one = attempt(Phase.RESERVING)
 
     assert one.acknowledge(source_snapshot()) is AckResult.UNKNOWN

@@ -264,7 +264,7 @@ def test_a_cut_in_which_every_source_has_finished_is_the_sinks_turn() -> None:
     assert built(paced(), at(acknowledged(snapshots), 50)).commit_point
 
 
-def test_a_commit_without_rows_is_nobodys_turn() -> None:
+def test_a_commit_without_rows_is_not_the_sinks_turn() -> None:
     """A table gets no version of it, and the next rows need not wait for one."""
     one = ledger(options=PACED)
     one.decided(replace(cut(1), commit={T: ()}, started_at_ms=40))

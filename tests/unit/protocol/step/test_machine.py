@@ -250,7 +250,7 @@ def test_a_step_says_while_an_attempt_waits_for_a_commit() -> None:
     assert waits == [False, True, False]
 
 
-def test_a_batch_that_was_still_computing_comes_behind_the_barrier() -> None:
+def test_a_batch_that_was_still_computing_comes_after_the_barrier() -> None:
     """Rule F1: the critical section decides, not the clock."""
     step = source_step()
     tell(step, appended(0), committed(0), Announced(barrier(1)))
@@ -380,7 +380,7 @@ def test_concurrent_attempts_leave_a_source_in_order() -> None:
 # -- consumers
 
 
-def test_a_consumer_emits_behind_the_batch_that_reaches_the_barrier() -> None:
+def test_a_consumer_emits_after_the_batch_that_reaches_the_barrier() -> None:
     step = consumer_step(A)
     tell(step, seen(A, 1))
 
@@ -534,7 +534,7 @@ def test_an_attempt_that_fails_discards_nothing_that_is_staged() -> None:
     assert uploaded(commands).staged == (committable(T, 0), committable(T, 1))
 
 
-def test_a_batch_behind_the_barrier_is_not_in_the_snapshot() -> None:
+def test_a_batch_after_the_barrier_is_not_in_the_snapshot() -> None:
     """Rule F8 (c): staged is not prepared."""
     step = consumer_step(A)
     first = tell(step, seen(A, 1), appended(0, {A: 1}, staged=1), committed(0))
@@ -571,7 +571,7 @@ def test_a_decided_attempt_leaves_no_cancel() -> None:
     assert tell(step, Ended(ONE, decided=True)) == (Forget(ONE),)
 
 
-def test_the_end_of_an_attempt_is_told_and_releases_directly() -> None:
+def test_the_end_of_an_attempt_is_sent_and_releases_directly() -> None:
     """Rule F18: not carried by data that a full channel keeps back."""
     step = consumer_step(A, B)
     tell(step, seen(A, 0))
@@ -579,7 +579,7 @@ def test_the_end_of_an_attempt_is_told_and_releases_directly() -> None:
     assert tell(step, Ended(ONE, decided=False)) == (Release(ONE),)
 
 
-def test_the_end_of_one_attempt_lets_the_next_go_out_behind_the_cancel() -> None:
+def test_the_end_of_one_attempt_lets_the_next_go_out_after_the_cancel() -> None:
     step = consumer_step(A, B, max_concurrent=2)
     tell(step, seen(B, 0, 1), seen(A, 0, 2), seen(B, 0, 2))
 
@@ -733,7 +733,7 @@ def test_a_source_that_ends_answers_for_every_barrier_it_had_not_taken() -> None
     assert [append.message for append in only(Append, commands)] == [EndOfInput()]
 
 
-def test_a_source_that_ends_behind_its_barrier_has_answered_already() -> None:
+def test_a_source_that_ends_after_its_barrier_has_answered_already() -> None:
     step = source_step()
     tell(step, appended(0), committed(0), Announced(barrier(1)), Poll())
 
@@ -743,7 +743,7 @@ def test_a_source_that_ends_behind_its_barrier_has_answered_already() -> None:
     assert tell(step, Poll()) == ()
 
 
-def test_a_finished_step_writes_no_cancel_behind_the_end() -> None:
+def test_a_finished_step_writes_no_cancel_after_the_end() -> None:
     step = source_step()
     tell(step, appended(0), committed(0), Announced(barrier(1)), Poll(), EndReached())
 
@@ -893,7 +893,7 @@ def test_a_restored_step_still_owes_the_batch_it_owed() -> None:
     assert tell(step, EndReached()) == (Append(EndOfInput()),)
 
 
-def test_a_step_restored_behind_its_barrier_can_be_checkpointed_before_a_batch() -> None:
+def test_a_step_restored_after_its_barrier_can_be_checkpointed_before_a_batch() -> None:
     step = source_step(restored=Restored(batch=BatchId(3), output=place(4), offsets={"k": "1"}))
 
     snapshot = uploaded(tell(step, Announced(barrier(1)), Poll()))

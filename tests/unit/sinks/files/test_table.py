@@ -251,7 +251,7 @@ def test_what_an_earlier_generation_staged_goes_when_its_checkpoint_goes(root: P
     assert staged_files(root) == []
 
 
-def test_files_taken_back_stay_while_a_checkpoint_carries_them_whatever_keep_past_says(
+def test_files_rolled_back_stay_while_a_checkpoint_carries_them_whatever_keep_past_says(
     root: Path,
 ) -> None:
     sink = open_sink(root, keep_past=0)
@@ -408,7 +408,7 @@ def test_a_manifest_that_is_damaged_is_an_error_and_never_nothing(root: Path) ->
                 act()
 
 
-def test_going_back_to_a_version_that_never_was_is_refused(root: Path) -> None:
+def test_restoring_a_version_that_never_was_is_refused(root: Path) -> None:
     sink = open_sink(root)
     assert sink.restore(permit(1), None) == "1"
     assert "never was at 7" in str(sink.look_back("7").obstacle)

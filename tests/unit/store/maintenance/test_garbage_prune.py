@@ -167,7 +167,7 @@ def test_a_savepoint_given_up_while_a_driver_runs_goes_with_its_next_collection(
     assert sound(writer) == [1, 3, 6, 7]
 
 
-def test_whoever_loses_the_claim_deletes_nothing(writer: CheckpointWriter) -> None:
+def test_a_process_that_loses_the_claim_deletes_nothing(writer: CheckpointWriter) -> None:
     before = objects(writer)
     backend = writer.backend
     assert isinstance(backend, FaultyBackend)
