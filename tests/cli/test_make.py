@@ -113,7 +113,7 @@ class Run:
         raise AssertionError(f"it never said {text!r}: {''.join(self.said)}")
 
     def interrupt(self) -> str:
-        """Press Ctrl-C: everybody in the foreground hears it. Return what was said after that."""
+        """Send SIGINT to the whole process group, as Ctrl-C does; return the output after that."""
         os.killpg(self.process.pid, signal.SIGINT)
         rest, _ = self.process.communicate(timeout=SPARK_DEADLINE_S)
         return rest

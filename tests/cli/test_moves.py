@@ -111,7 +111,7 @@ def test_a_pipeline_that_runs_elsewhere_is_not_moved(prepared: PreparedPipeline)
     ("command", "said"),
     [
         (("rewind", NAME, "--to", "77"), "checkpoint 77 is not there"),
-        (("rewind", "nobody", "--to", "2"), "it has orders"),
+        (("rewind", "missing", "--to", "2"), "it has orders"),
         (("fork", NAME, NAME, "--from", "2"), "has a pipeline orders already"),
         (("fork", NAME, "trial", "--from", "never"), "'never' is no checkpoint's number"),
     ],

@@ -1,4 +1,4 @@
-"""`cutwater plan`, and with it how a file is loaded and its mistakes are told."""
+"""`cutwater plan`, and with it how a file is loaded and its mistakes are reported."""
 
 import json
 from pathlib import Path
@@ -238,10 +238,10 @@ def test_a_plan_against_nothing_is_refused_before_spark_starts(tmp_path: Path) -
     store = tmp_path / "store"
     against = ("plan", file, "--against", "orders", "--store", str(store))
 
-    nobody = cutwater(*against)
+    missing = cutwater(*against)
     open_pipeline(LocalBackend(store), "orders")
     empty = cutwater(*against)
 
-    assert (nobody.returncode, empty.returncode) == (2, 2)
-    assert f"--store: there is no store with a pipeline in it at {store}." in nobody.stderr
+    assert (missing.returncode, empty.returncode) == (2, 2)
+    assert f"--store: there is no store with a pipeline in it at {store}." in missing.stderr
     assert "orders has no checkpoint: a run would start empty." in empty.stderr

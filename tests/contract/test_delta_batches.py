@@ -286,7 +286,7 @@ def test_a_rewind_fences_out_a_process_that_still_shows_batches(
 
 
 def test_nothing_is_shown_until_a_commit_has_made_the_table(tmp_path: Path) -> None:
-    """A table that is not there has no version that could shut anybody out."""
+    """A table that is not there has no version that could fence out a process."""
     root = tmp_path / "table"
     sink, late = opened(root), opened(root)
     late.take_back(claim(1, 1), None, ())

@@ -278,7 +278,7 @@ def test_a_commit_that_is_repeated_changes_nothing(
     assert sink.commit(permit(1), [first]) == "1"
     assert sink.commit(permit(3), [second]) == "2"
 
-    # By whoever knows no more than what the store remembers, too.
+    # Also by a sink that was reopened from the store's record.
     for one in (sink, reopen_delta(target(table).stored(), CONTEXT)):
         assert one.commit(permit(1), [first]) == "1"
         assert one.commit(permit(3), [second]) == "2"

@@ -31,7 +31,7 @@ from cutwater.store.paths import ObjectPath
 
 A = ObjectPath("a/b")
 QUICK = RequestLimits(connect_s=10, request_s=60, tries=4, pause_s=0.01, pause_max_s=0.02)
-"""Asks again at once. Who is slow is waited for: the machine may be busy."""
+"""Retries at once. A slow server is waited for: the machine may be busy."""
 CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code><Message>Try again.</Message></Error>"
 
 
@@ -210,7 +210,7 @@ def test_a_server_that_hangs_is_left_after_a_while(url: str, gateway: Gateway) -
     took_s = time.monotonic() - began
     over.set()
 
-    # Nobody would answer for half a minute.
+    # There would be no answer for half a minute.
     assert 0.2 <= took_s < 20
 
 

@@ -1,4 +1,4 @@
-"""A PostgreSQL sink's decisions, on a real server and without Spark: acting, repeating, going back.
+"""A PostgreSQL sink's decisions, on a real server and without Spark: acting, repeating, rewinding.
 
 Rows are staged here as the executors stage them, by COPY into the sink's staged tables; psql, which
 is not ours, says what a reader sees.
@@ -340,7 +340,7 @@ def test_an_append_is_undone_without_a_column_of_ours(shop: Shop) -> None:
     for slot in (1, 2, 3):
         sink.commit(permit(slot), shop.stage(sink, slot, *numbers(slot, slot + 10)))
     shop.database.query("INSERT INTO orders VALUES (2000, 0)")
-    # Who wrote a row is remembered through everything that moves rows about.
+    # The transaction that wrote a row is known through everything that moves rows.
     shop.database.query("VACUUM (FREEZE) orders")
     shop.database.query("VACUUM FULL orders")
 

@@ -51,7 +51,7 @@ def test_the_metrics_of_the_table_have_these_labels_when_they_are_scraped(
 ) -> None:
     running.checkpoint()
 
-    text = live.anyone.get("/metrics").text
+    text = live.anonymous.get("/metrics").text
 
     for family in text_string_to_metric_families(text):
         for sample in family.samples:

@@ -36,7 +36,7 @@ WITHOUT_UNIT = {
 
 def scraped(asking: ApiClient) -> dict[tuple[str, ...], float]:
     """Read the metrics as Prometheus does, by name and labels."""
-    answer = asking.anyone.get("/metrics")
+    answer = asking.anonymous.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     return {

@@ -134,7 +134,7 @@ def test_one_checkpoint_is_described_step_by_step(live: ApiClient, running: Spar
     assert (subtask["index"], subtask["status"]) == (0, "completed")
     assert subtask["unaligned_checkpoint"] is True
     assert subtask["alignment"]["persisted"] == 30
-    assert "no such step" in live.refusal(f"{LIST}/details/1/subtasks/nobody", 404)
+    assert "no such step" in live.refusal(f"{LIST}/details/1/subtasks/missing", 404)
 
 
 def test_savepoints_and_checkpoints_are_taken_and_their_end_is_reported(
@@ -191,7 +191,7 @@ def test_a_pending_checkpoint_is_aborted_and_the_reason_is_shown(
 
 
 def test_an_abort_needs_the_token(live: ApiClient) -> None:
-    assert refusal_reason(live.anyone.post(f"{LIST}/abort", json={"reason": "why"}), 401)
+    assert refusal_reason(live.anonymous.post(f"{LIST}/abort", json={"reason": "why"}), 401)
 
 
 def test_an_abort_gets_through_where_so_many_others_wait(
@@ -268,7 +268,7 @@ def test_a_number_that_is_none_is_refused_with_a_reason(live: ApiClient, text: s
     "path",
     [
         f"{LIST}/details/7",
-        "/jobs/nobody",
+        "/jobs/missing",
         "/jobs/..%2f..%2fetc",
         "/jobs/%00/checkpoints",
         f"/jobs/{quote('ümläut ☃')}/dag",
@@ -283,7 +283,7 @@ def test_what_is_not_there_is_a_404_with_a_reason(live: ApiClient, path: str) ->
     assert live.refusal(path, 404)
 
 
-@pytest.mark.parametrize("name", ["nobody", "..%2f..%2fetc", "%00", "%2e", "x" * 255])
+@pytest.mark.parametrize("name", ["missing", "..%2f..%2fetc", "%00", "%2e", "x" * 255])
 def test_a_pipeline_that_the_store_does_not_hold_is_a_404(stopped: ApiClient, name: str) -> None:
     assert stopped.refusal(f"/jobs/{name}/dag", 404)
 

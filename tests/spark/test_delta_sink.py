@@ -1,4 +1,4 @@
-"""A Delta table as a sink: staged beside it, committed by slot, taken back, on real Spark.
+"""A Delta table as a sink: staged beside it, committed by slot, restored, on real Spark.
 
 The table is read back in two ways: with deltalake, and by this file's own reading of the log's
 JSON and of the Parquet files it names, which knows nothing of deltalake.
@@ -88,7 +88,7 @@ def files_of(table: Path) -> dict[str, dict[str, Any]]:
 
 
 def rows_of(table: Path) -> Rows:
-    """The table's rows by both readers, who must agree, in the order of `id`."""
+    """The table's rows by both readers, which must agree, in the order of `id`."""
     independent: Rows = []
     for path, action in files_of(table).items():
         file = table / path

@@ -134,7 +134,7 @@ def events_of(path: Path, name: str, rows: list[dict[str, object]]) -> None:
     hidden.rename(path / name)
 
 
-# -- barriers (F1, F6), and files that nobody needs any more (F26)
+# -- barriers (F1, F6), and files that are no longer needed (F26)
 
 
 def test_every_barrier_lies_between_two_batches_of_its_reader(

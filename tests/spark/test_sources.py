@@ -1,4 +1,4 @@
-"""Sources on real Spark: a row follows from its number, whoever asks, however, and how often.
+"""Sources on real Spark: a row follows from its number, however and how often it is read.
 
 What a stream gave is always compared, row by row, with a batch frame over the plain numbers.
 """

@@ -67,7 +67,7 @@ def test_a_generation_that_committed_elsewhere_prevents_a_rewind() -> None:
 
 
 def test_a_recovery_point_shows_what_the_targets_before_it_showed() -> None:
-    """The version it names is one of another table, which must not be taken back by it."""
+    """The version it names is one of another table, which must not be restored to it."""
     pipeline = start_pipeline([False, False])
     move(pipeline)
     pipeline.tables[A].versions = [(), (100,), (100, 101)]

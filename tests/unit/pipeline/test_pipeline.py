@@ -1,4 +1,4 @@
-"""Declaring a pipeline: forms, names, options, and who may take whose name."""
+"""Declaring a pipeline: forms, names, options, and which nodes may share a name."""
 
 import functools
 from pathlib import Path

@@ -103,7 +103,7 @@ def channels(planned: PhysicalPlan, name: str) -> list[str]:
 
 
 def reason(planned: PhysicalPlan, name: str) -> str:
-    """Why there is a channel behind the step."""
+    """Why there is a channel after the step."""
     output = step(planned, name).output
     assert output is not None
     return output.reason

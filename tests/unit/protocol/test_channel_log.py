@@ -1,4 +1,4 @@
-"""The index of a channel: who may read how far, who has room, what may be freed."""
+"""The index of a channel: how far each reader may read, where there is room, what may be freed."""
 
 import pytest
 from tests.unit.protocol.builders import (
@@ -233,7 +233,7 @@ def test_a_reader_goes_on_once_the_barrier_is_released() -> None:
 
 
 def test_a_release_before_the_barrier_is_there_counts_when_it_comes() -> None:
-    """Rule F28: the late barrier of an ended attempt holds nobody."""
+    """Rule F28: the late barrier of an ended attempt holds no reader."""
     log = channel(FAST)
     log.release(FAST, ONE)
 

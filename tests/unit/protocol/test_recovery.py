@@ -109,7 +109,7 @@ def test_a_process_that_was_taken_over_knows_its_successor() -> None:
 
 
 def test_a_predecessor_has_taken_over_nothing() -> None:
-    """The store did not take our claim: we come after whoever is last in the log."""
+    """The store did not take our claim: we come after the last claim in the log."""
     log = LogView((claim(1, 1, "before"), claim(2, 2, "last")))
 
     assert taken_over(log, [claim(3, 3, "never written")]) is None
@@ -294,7 +294,7 @@ def test_a_finished_rewind_is_not_undone() -> None:
 
 
 def test_a_decided_commit_of_a_sink_that_is_gone_is_refused_and_not_skipped() -> None:
-    """Rule F8 (b): its rows were decided, and nobody else can commit them."""
+    """Rule F8 (b): its rows were decided, and nothing else can commit them."""
     known = replace(facts(committed_through=0), sinks=frozenset())
 
     waiting = (Damage("t", "it has not committed its 1 rows"),)
@@ -435,7 +435,7 @@ def test_a_cut_that_carries_output_of_a_sink_that_is_gone_is_refused() -> None:
 
 
 def test_what_a_sink_shows_beyond_the_cut_is_rolled_back_before_the_restore() -> None:
-    """Verify, repeat, take back, build."""
+    """Verify, repeat, roll back, build."""
     showing = replace(facts(), showing=frozenset({T}))
     repeats = next_action(replace(showing, committed_through=NO_SLOT))
     taking = next_action(showing)

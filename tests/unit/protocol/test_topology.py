@@ -1,4 +1,4 @@
-"""The shape of a pipeline: what can be checkpointed, and who takes part."""
+"""The shape of a pipeline: what can be checkpointed, and which steps take part."""
 
 from dataclasses import replace
 

@@ -255,7 +255,7 @@ def test_a_stop_whose_last_checkpoint_expires_ends_without_it(context: RunContex
 def test_a_run_whose_input_has_ended_lets_a_pending_savepoint_complete_first(
     context: RunContext,
 ) -> None:
-    """Nobody has asked for a stop, so nothing has to give way."""
+    """There is no request to stop, so nothing has to give way."""
     step = Standstill()
     running = begun(context, step)
     waiter = running.history.wait_for(SAVED)

@@ -39,7 +39,7 @@ ONE, TWO, THREE = Generation(1), Generation(2), Generation(3)
 
 
 class LateBackend(MemoryBackend):
-    """Carries out a create of somebody else right before the next one of the log."""
+    """Carries out a create of another process right before the next one of the log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ def test_a_process_that_lives_or_was_stopped_keeps_the_pipeline(
     ends: dict[int, Callable[[], Outcome]],
     theirs: Lease,
 ) -> None:
-    """Somebody who stops the process that took over does not want the old one to go on."""
+    """A user who stops the process that took over does not want the old one to go on."""
     own = ours(backend)
     ends[1] = fenced_by(store, theirs)
 

@@ -1,4 +1,4 @@
-"""A driver that finds somebody else in its place ends as fenced, wherever it met the other one."""
+"""A driver that finds another process in its place ends as fenced, wherever it finds it."""
 
 from collections.abc import Callable
 from dataclasses import replace

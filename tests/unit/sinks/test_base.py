@@ -1,4 +1,4 @@
-"""Whether executors see the driver's disk, told by the master alone."""
+"""Whether executors see the driver's disk, judged by the master alone."""
 
 import pytest
 

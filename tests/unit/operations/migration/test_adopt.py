@@ -57,7 +57,7 @@ class Nowhere:
 
 
 def planned(partitions: int = 2) -> PhysicalPlan:
-    """A step that chains its source, and two sinks behind it; a step on a channel beside."""
+    """A step that chains its source, and two sinks after it; a step on a channel beside."""
     made = Pipeline("adopting")
 
     def orders(spark: object) -> object:
@@ -488,7 +488,7 @@ def test_what_retention_deletes_meanwhile_is_gone_and_not_damaged(
 
 
 def test_what_a_rewind_took_back_cannot_be_ejected(world: World, tmp_path: Path) -> None:
-    """Its rows are out of the tables, and a plain query would go on behind them."""
+    """Its rows are out of the tables, and a plain query would go on after them."""
     undone = world.decide(world.cut)
     rewind = world.decide(replace(world.cut, origin=world.decision.slot))
 

@@ -1,4 +1,4 @@
-"""Rewinding beside others: who comes in between, and what is said when nobody can tell."""
+"""Rewinds beside other processes: concurrent claims, and the report of an unknown outcome."""
 
 from collections.abc import Callable
 
@@ -137,7 +137,7 @@ def test_there_is_no_rewind_to_a_checkpoint_that_was_deleted_meanwhile() -> None
 
 
 def test_objects_that_went_with_their_manifest_are_not_called_damaged() -> None:
-    """Retention of a pipeline that runs, while somebody looks at an older checkpoint of it."""
+    """Retention of a pipeline that runs, while another process reads an older checkpoint of it."""
     pipeline = start_pipeline([False, False])
     store = pipeline.opened()
     log = store.log.read()

@@ -516,7 +516,7 @@ def test_a_decision_on_its_way_does_not_expire() -> None:
 
 
 def test_a_decision_that_is_never_answered_ends_the_process() -> None:
-    """Rule F15 and invariant 6: it may have been written or not, and nobody waits for ever."""
+    """Rule F15 and invariant 6: it may have been written or not, and nothing waits for ever."""
     machine = deciding(QUICK)
 
     assert machine.wake_at_ms == 1_000
@@ -597,7 +597,7 @@ def test_the_reason_why_the_store_refused_a_manifest_is_reported() -> None:
 
 
 def test_a_number_that_cannot_be_taken_fails_the_attempt() -> None:
-    """A store that is full or away is told of; the attempt does not wait for its deadline."""
+    """A store that is full or away is reported; the attempt does not wait for its deadline."""
     machine = coordinator()
     tell(machine, *opened())
 
@@ -619,7 +619,7 @@ def test_a_step_says_why_it_declines() -> None:
 
 
 def test_a_written_decision_ends_the_attempt_and_lets_the_sinks_act() -> None:
-    """Invariant 7: the steps are told, then the sinks."""
+    """Invariant 7: the steps are notified, then the sinks."""
     machine = deciding()
 
     commands = tell(machine, outcome())
@@ -739,7 +739,7 @@ def test_a_sink_that_failed_is_asked_again_by_the_clock() -> None:
 
 
 def test_a_sink_that_failed_wakes_the_coordinator_for_its_repetition() -> None:
-    """Rule F41: whoever sleeps until `wake_at_ms` would repeat it an interval later."""
+    """Rule F41: a driver that sleeps until `wake_at_ms` would repeat it an interval later."""
     machine = committing(replace(QUICK, commit=CommitOptions(retry_ms=20)))
 
     tell(machine, sink_failed(now_ms=5))
@@ -941,7 +941,7 @@ def test_one_attempt_is_decided_at_a_time_and_the_oldest_first() -> None:
 
 
 def test_an_attempt_that_expires_with_all_acknowledgements_blames_no_step() -> None:
-    """Seed 000 H6: it waited for its turn behind a decision on its way."""
+    """Seed 000 H6: it waited for its turn after a decision on its way."""
     machine = two_collecting(replace(CONCURRENT, timeout_ms=100))
     tell(machine, *acknowledgements(1, 11), published(1, 11), *acknowledgements(2, 12, batch=1))
 
@@ -1050,7 +1050,7 @@ def test_a_restart_does_not_wait_for_a_sink_that_is_blocked() -> None:
 
 
 def test_a_stop_takes_the_place_of_a_restart_that_has_not_come_yet() -> None:
-    """Whoever asks for a stop does not get a restart."""
+    """A user who requests a stop does not get a restart."""
     machine = deciding()
     tell(machine, StepFailed(TABLE, 5), Stop(6))
 
@@ -1143,7 +1143,7 @@ def test_nothing_is_decided_before_the_record_of_the_last_commit(healed: bool) -
 
 
 def test_a_stopping_pipeline_is_still_woken_for_its_sinks() -> None:
-    """Rule F41: otherwise the stop would hang on a sink that nobody asks again."""
+    """Rule F41: otherwise the stop would hang on a sink whose commit is not repeated."""
     machine = committing(replace(QUICK, commit=CommitOptions(retry_ms=20)))
     tell(machine, Stop(5), sink_failed(now_ms=6))
 
@@ -1301,7 +1301,7 @@ def test_the_participants_are_the_steps_of_the_topology() -> None:
 
 
 def test_sinks_that_have_waited_long_enough_get_a_cut_that_commits() -> None:
-    """Rule F3: after so many recovery points nobody may overtake the next barrier."""
+    """Rule F3: after so many recovery points the next barrier must not overtake data."""
     machine = completed(replace(QUICK, commit=CommitOptions(recovery_points_max=2)))
     machine._ledger._recovery_points = 2
 

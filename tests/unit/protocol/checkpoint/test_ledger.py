@@ -159,7 +159,7 @@ def test_what_an_earlier_generation_carried_is_not_lost() -> None:
 
 
 def test_a_cut_knows_what_sinks_showed_before_it() -> None:
-    """Rule F13: what a rewind to a recovery point goes back to."""
+    """Rule F13: what a rewind to a recovery point restores."""
     one = ledger(FAN)
     before = built(one, acknowledged(fan_snapshots(1)))
     one.committed({T1: "v1"})

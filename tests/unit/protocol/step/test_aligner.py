@@ -1,4 +1,4 @@
-"""The aligner: when a step's barrier goes out, and that nobody is held longer than an attempt."""
+"""The aligner: when a step's barrier goes out, and that no input is held longer than an attempt."""
 
 import pytest
 from tests.unit.protocol.builders import (
@@ -221,7 +221,7 @@ def test_anything_about_a_stranger_is_refused(news: EndSeen | LogGrew | Advanced
     ],
 )
 def test_a_barrier_of_another_generation_is_refused(news: BarrierSeen | Announced) -> None:
-    """Seed 000 C3: nothing told two incarnations apart."""
+    """Seed 000 C3: nothing distinguished two incarnations."""
     assert "this is generation 3" in refusal_of(aligner(A), news)
 
 
@@ -543,7 +543,7 @@ def test_patience_is_counted_from_the_start_of_the_attempt() -> None:
 
 
 def test_patience_ends_without_any_traffic() -> None:
-    """Seed 002 H14: the timeout worked only if somebody polled, on a clock of its own."""
+    """Seed 002 H14: the timeout worked only if the step was polled, on a clock of its own."""
     step = aligner(A, options=PATIENT)
     tell(step, seen(A, 5))
 

@@ -106,7 +106,7 @@ def test_a_batch_without_rows_becomes_the_last_and_appends_nothing() -> None:
 
 
 def test_a_snapshot_after_a_batch_without_rows_is_of_that_batch() -> None:
-    """Rule F1 and F23: the last appended batch, and the barrier behind the last Event."""
+    """Rule F1 and F23: the last appended batch, and the barrier after the last Event."""
     step = source_step()
     tell(step, appended(0), committed(0), appended(1, rows=0), committed(1))
 
@@ -227,7 +227,7 @@ def test_a_source_knows_that_a_barrier_waits() -> None:
 
 
 def test_a_snapshot_is_of_the_last_appended_batch_and_waits_for_its_commit() -> None:
-    """Rule F1: the barrier is behind batch 1, so the snapshot is batch 1, not the committed 0."""
+    """Rule F1: the barrier is after batch 1, so the snapshot is batch 1, not the committed 0."""
     step = source_step()
     tell(step, appended(0), committed(0), appended(1), Announced(barrier(1)))
 
@@ -270,7 +270,7 @@ def test_a_stored_snapshot_is_acknowledged() -> None:
 
 
 def test_a_source_without_a_pinned_start_takes_no_barrier_before_its_first_batch() -> None:
-    """Rule F12: "latest" would be resolved anew after a restore."""
+    """Rule F12: "latest" would be resolved again after a restore."""
     step = source_step(pinned_start=False)
 
     early = tell(step, Announced(barrier(1)), Poll())
@@ -282,7 +282,7 @@ def test_a_source_without_a_pinned_start_takes_no_barrier_before_its_first_batch
 
 @pytest.mark.parametrize("pinned_start", [False, True])
 def test_a_swapped_source_has_not_begun_whatever_ran_before_it(pinned_start: bool) -> None:
-    """Rule F12: it is restored behind batches of the source whose place it takes."""
+    """Rule F12: it is restored after batches of the source whose place it takes."""
     restored = Restored(batch=BatchId(6), offsets={"0:orders": NO_OFFSET})
     step = source_step(pinned_start=pinned_start, restored=restored)
 
@@ -630,7 +630,7 @@ def test_the_gate_opens_again_when_the_draining_attempt_fails() -> None:
 
 
 def test_the_gate_stays_closed_when_the_draining_attempt_is_decided() -> None:
-    """Rule F30: rows behind the savepoint would be committed and then come again."""
+    """Rule F30: rows after the savepoint would be committed and then come again."""
     step = source_step()
     tell(step, appended(0), committed(0), Announced(barrier(1, DRAIN)), Poll())
 
@@ -712,7 +712,7 @@ def test_the_final_snapshot_of_a_finished_source_answers_every_later_attempt() -
 
 
 def test_a_source_that_ends_answers_for_a_barrier_it_had_not_taken() -> None:
-    """Rule F2: nobody polls a query that is gone."""
+    """Rule F2: a query that is gone is not polled."""
     step = source_step()
     tell(step, appended(0), committed(0), Announced(barrier(1)))
 

@@ -1,4 +1,4 @@
-"""The book of attempts: whoever waits hears of the attempt that serves him, and of no other."""
+"""The history of attempts: a waiter gets the attempt that serves it, and no other."""
 
 import pytest
 from tests.unit.store.checkpoint_writer import step_report
@@ -21,7 +21,7 @@ OTHER = CheckpointRequest(CheckpointKind.SAVEPOINT, "other")
 
 
 class Told(list[CheckpointReport]):
-    """What the book has told."""
+    """What the history has reported."""
 
 
 @pytest.fixture
@@ -176,7 +176,7 @@ def test_no_waiter_is_left_when_a_run_is_over(book: AttemptHistory, told: Told) 
 def abort(
     book: AttemptHistory, result: CancelResult, asked: int | None, meant: int | None
 ) -> AbortWaiter:
-    """Ask for an abort, and let the coordinator answer it."""
+    """Request an abort, and let the coordinator answer it."""
     cancel = events.Cancelled(None if asked is None else CheckpointId(asked), 0, "why")
     waiter = book.wait_for_abort(cancel)
     number = None if meant is None else CheckpointId(meant)

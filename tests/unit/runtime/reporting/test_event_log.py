@@ -1,4 +1,4 @@
-"""The journal: one event for each change of state, with who, which generation and which part."""
+"""The journal: one event for each change of state, with pipeline, generation and part."""
 
 import io
 import json

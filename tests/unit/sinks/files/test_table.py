@@ -1,4 +1,4 @@
-"""A directory of files as a sink: its manifests, whoever wakes up late, going back and forth."""
+"""A directory of files as a sink: its manifests, processes that wake up late, rewinds."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_a_commit_without_rows_makes_no_version(root: Path) -> None:
     assert len(list((root / "_cutwater" / "commits").iterdir())) == 2
 
 
-# -- death and those who wake up
+# -- processes that die or wake up late
 
 
 class Died(BaseException):
@@ -207,7 +207,7 @@ def test_rows_that_a_recovery_point_carries_can_be_committed_again_after_a_rewin
     assert sink.commit(permit(6), carried) == "4"
     assert ids_in(root) == [1, 2, 7]
     assert manifest(root, 4)["rows"] == 3
-    # Left where they are by somebody who rewinds without the sinks, they come no second time.
+    # If a rewind without the sinks leaves them where they are, they come no second time.
     assert sink.commit(permit(8), (*carried, *stage_rows(sink, 3, 4))) == "5"
     assert ids_in(root) == [1, 2, 4, 7]
     assert manifest(root, 5)["rows"] == 4
@@ -495,7 +495,7 @@ def test_a_manifest_that_names_a_place_outside_its_directory_is_refused(
 ) -> None:
     root, outside = tmp_path / "table", tmp_path / "outside"
     outside.mkdir()
-    (outside / "1").write_text("somebody else's")
+    (outside / "1").write_text("not the sink's")
     sink = open_sink(root)
     sink.commit(permit(1), stage_rows(sink, 0, 1))
     manifest = root / "_cutwater" / "commits" / f"{1:020d}.json"

@@ -67,7 +67,7 @@ def pipeline(backend: MemoryBackend) -> CheckpointWriter:
     writer.attempt(5)
     writer.blob("left by the fifth")
     staged = writer.paths.staged_file(ONE, TABLE, BatchId(9), "part")
-    writer.backend.put(staged, b"rows that nobody will commit")
+    writer.backend.put(staged, b"rows that are never committed")
     writer.decide(6)
     writer.decide(7)
     return writer
@@ -79,7 +79,7 @@ def writer() -> CheckpointWriter:
 
 
 def sound(writer: CheckpointWriter) -> list[int]:
-    """The checkpoints that can be gone back to, every byte of them compared."""
+    """The checkpoints that a rewind can restore, every byte of them compared."""
     inspector = Inspector(writer.store)
     return [
         view.id

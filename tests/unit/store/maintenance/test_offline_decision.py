@@ -1,4 +1,4 @@
-"""Deciding while nobody runs the pipeline: who comes in between has it, and no number is reused."""
+"""Deciding while no process runs the pipeline: a concurrent claim wins, and no number is reused."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""The heartbeat lease: who runs a pipeline, and when somebody else may."""
+"""The heartbeat lease: which process runs a pipeline, and when another one may."""
 
 import os
 import socket

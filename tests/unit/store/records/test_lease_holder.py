@@ -1,4 +1,4 @@
-"""Holding a pipeline: others are told before anything is done, and as long as it is."""
+"""Holding a pipeline: other processes see it before anything is done, and as long as it is held."""
 
 import logging
 import os
@@ -158,7 +158,7 @@ def test_a_heartbeat_goes_on_while_the_store_is_away(caplog: pytest.LogCaptureFi
     # Said once, however long it lasts, and once more by the end; and between that it is over.
     assert caplog.text.count("the store is down") in {2, 3}
     assert caplog.text.count("the store takes it again") == 1
-    # The store did not take the release; this process knows all the same that nobody holds it.
+    # The store did not take the release; this process still knows that it is not held.
     assert holder_of(backend, PIPELINE, "orders") is None
 
 

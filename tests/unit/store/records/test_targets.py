@@ -1,4 +1,4 @@
-"""Where sinks write, and where a fork comes from: written once, read by whoever moves in time."""
+"""Where sinks write, and where a fork comes from: written once, read by rewinds and forks."""
 
 from dataclasses import replace
 
