@@ -198,8 +198,8 @@ def ended_ms(progress: Progress) -> float:
 class Follower:
     """Gathers the batches of a query that had rows, each once.
 
-    Only what is new is taken over from Java: whoever reads all of `recentProgress` with every look
-    keeps a core busy, and this process's Python with it.
+    Only new entries are fetched from Java: reading all of `recentProgress` every time would keep a
+    core busy, and this process's Python with it.
     """
 
     def __init__(self, find: Callable[[], StreamingQuery | None]) -> None:

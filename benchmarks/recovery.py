@@ -94,7 +94,7 @@ def start_pipeline(
 
 
 def work(given: Namespace) -> None:
-    """Run in this process until somebody kills it; say when the batch waited for is committed."""
+    """Run in this process until it is killed; say when the batch waited for is committed."""
     home: Path = given.worker
     opened = plain_session if given.mode == "spark" else session
     with opened(given.master) as spark:

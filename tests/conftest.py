@@ -38,7 +38,7 @@ os.environ.setdefault(
 )
 
 # The machine may be busy with something else; and what is tried is the same every time, unless
-# somebody asks for more (tests/property/conftest.py).
+# more is requested (tests/property/conftest.py).
 settings.register_profile(
     "cutwater",
     deadline=None,

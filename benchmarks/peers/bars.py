@@ -1,7 +1,7 @@
 """Bar charts as SVG, in the manner of `benchmarks.plot`: no library, readable in light and dark.
 
 Groups stand beside each other, and each has a bar per name. Every bar has its number above it, so
-that nobody needs to tell the colours apart.
+that readers need not tell the colours apart.
 """
 
 from collections.abc import Mapping, Sequence

@@ -248,7 +248,7 @@ class Conflict(StoreError):
     """Something else has that name already; it was not changed."""
 
     code = "CW-302"
-    next_step = "Nothing was overwritten; find out who else writes to this store."
+    next_step = "Nothing was overwritten; find out what else writes to this store."
 
 
 class Corrupt(StoreError):

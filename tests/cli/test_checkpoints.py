@@ -1,4 +1,4 @@
-"""`cutwater checkpoints`: what a store holds, without Spark and without anybody who runs it."""
+"""`cutwater checkpoints`: what a store holds, without Spark and without a running pipeline."""
 
 import os
 import socket
@@ -186,7 +186,7 @@ def test_one_that_is_not_there_is_an_error_that_says_what_is(
     assert (result.exit_code, said in result.stderr) == (2, True)
 
 
-def test_a_damaged_lease_stops_nobody_who_only_looks(stored: OfflineStore) -> None:
+def test_a_damaged_lease_does_not_stop_read_only_commands(stored: OfflineStore) -> None:
     stored.backend.put(stored.writer.paths.heartbeat, b"damaged")
 
     listed = stored.run("checkpoints", "list", "orders")
@@ -309,7 +309,7 @@ def test_a_difference_counts_the_rows_of_steps_and_sinks(tmp_path: Path) -> None
     stored.backend.delete(stored.writer.paths.manifest(CheckpointId(2)))
     pruned = stored.json("checkpoints", "diff", "orders", "1", "3")
 
-    # Of the other step nobody has told.
+    # There is no report of the other step.
     assert there["rows"] == {"orders": 75, "totals": None}
     assert (there["sink_rows"], back["sink_rows"]) == ({"table": 42}, {"table": -42})
     assert "+75" in said.output

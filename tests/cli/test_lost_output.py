@@ -1,4 +1,4 @@
-"""Output that nobody reads, or that has no room: a run goes on, other commands end quietly."""
+"""Output that has no reader or no room: a run goes on, other commands end quietly."""
 
 import os
 import pty

@@ -71,7 +71,7 @@ def test_the_dashboard_runs_a_pipeline_that_can_be_planned() -> None:
     ],
     ids=["there", "another name", "not root", "missing", "cannot be had"],
 )
-def test_a_missing_browser_is_installed_by_root_and_stops_nobody(
+def test_a_missing_browser_is_installed_by_root_and_never_fails_make(
     tmp_path: Path, scripts: dict[str, str], called: str, said: str
 ) -> None:
     log, make = tmp_path / "called", shutil.which("make")
@@ -113,7 +113,7 @@ class Run:
         raise AssertionError(f"it never said {text!r}: {''.join(self.said)}")
 
     def interrupt(self) -> str:
-        """Press Ctrl-C: everybody in the foreground hears it. Return what was said after that."""
+        """Send SIGINT to the whole process group, as Ctrl-C does; return the output after that."""
         os.killpg(self.process.pid, signal.SIGINT)
         rest, _ = self.process.communicate(timeout=SPARK_DEADLINE_S)
         return rest

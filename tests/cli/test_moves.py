@@ -29,7 +29,7 @@ def prepared(tmp_path: Path) -> PreparedPipeline:
     return prepare_pipeline(tmp_path)
 
 
-def test_a_rewind_is_shown_first_and_done_when_told(prepared: PreparedPipeline) -> None:
+def test_a_rewind_is_shown_first_and_done_when_confirmed(prepared: PreparedPipeline) -> None:
     asked = ("rewind", NAME, "--to", "2", "--store", str(prepared.store))
 
     shown = cutwater(*asked)
@@ -111,12 +111,12 @@ def test_a_pipeline_that_runs_elsewhere_is_not_moved(prepared: PreparedPipeline)
     ("command", "said"),
     [
         (("rewind", NAME, "--to", "77"), "checkpoint 77 is not there"),
-        (("rewind", "nobody", "--to", "2"), "it has orders"),
+        (("rewind", "missing", "--to", "2"), "it has orders"),
         (("fork", NAME, NAME, "--from", "2"), "has a pipeline orders already"),
         (("fork", NAME, "trial", "--from", "never"), "'never' is no checkpoint's number"),
     ],
 )
-def test_wrong_use_is_told_and_exits_with_2(
+def test_wrong_usage_is_reported_and_exits_with_2(
     prepared: PreparedPipeline, command: tuple[str, ...], said: str
 ) -> None:
     found = cutwater(*command, "--store", str(prepared.store))

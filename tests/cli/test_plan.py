@@ -1,4 +1,4 @@
-"""`cutwater plan`, and with it how a file is loaded and its mistakes are told."""
+"""`cutwater plan`, and with it how a file is loaded and its mistakes are reported."""
 
 import json
 from pathlib import Path
@@ -87,7 +87,7 @@ def test_a_function_makes_a_pipeline_of_parameters(tmp_path: Path) -> None:
         ((":NUMBER",), "no pipeline or function: NUMBER; name one:"),
     ],
 )
-def test_a_wrong_name_or_parameter_is_told_in_one_sentence(
+def test_a_wrong_name_or_parameter_is_reported_in_one_sentence(
     arguments: tuple[str, ...], sentence: str, tmp_path: Path
 ) -> None:
     rest = "orders = build('orders')\nNUMBER = 3\ndef wrong(): return 'x'\n"
@@ -111,7 +111,7 @@ def test_a_wrong_name_or_parameter_is_told_in_one_sentence(
         ("build('no good name')", "'no good name' cannot be the name"),
     ],
 )
-def test_an_error_inside_the_file_is_told_by_its_line(
+def test_an_error_inside_the_file_is_reported_with_its_line(
     line: str, reason: str, tmp_path: Path
 ) -> None:
     file = write(tmp_path, PIPELINE, f"\n{line}\n")
@@ -133,7 +133,7 @@ def test_the_line_of_an_error_is_the_innermost_of_the_users_own(tmp_path: Path) 
     assert run.stderr.startswith(f"[CW-102] {tmp_path}/beside.py:4: JSONDecodeError: ")
 
 
-def test_a_trace_is_shown_when_it_is_asked_for(tmp_path: Path) -> None:
+def test_a_trace_is_shown_when_it_is_requested(tmp_path: Path) -> None:
     file = write(tmp_path, "1 / 0\n")
 
     run = cutwater("plan", file, "--debug")
@@ -171,7 +171,7 @@ def test_a_file_that_needs_spark_to_be_imported_gets_it(line: str, tmp_path: Pat
     assert run.stdout.startswith("pipeline orders: 1 step")
 
 
-def test_everything_that_is_wrong_with_a_plan_is_told_at_once(tmp_path: Path) -> None:
+def test_everything_that_is_wrong_with_a_plan_is_reported_at_once(tmp_path: Path) -> None:
     rest = "orders = build('orders')\norders.view(lambda a: a, name='x')\n"
     rest += "orders.view(lambda b: b, name='y')\n"
     file = write(tmp_path, PIPELINE, rest)
@@ -202,7 +202,7 @@ def test_spark_says_how_every_step_runs(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir() if path.name != "__pycache__"] == ["orders.py"]
 
 
-def test_what_only_spark_finds_wrong_is_told_by_its_line(tmp_path: Path) -> None:
+def test_what_only_spark_finds_wrong_is_reported_with_its_line(tmp_path: Path) -> None:
     rest = "orders = build('orders')\n@orders.sink(Nowhere())\ndef wrong(numbers):\n"
     file = write(tmp_path, PIPELINE, rest, "    return numbers.select('nothing')\n")
 
@@ -238,10 +238,10 @@ def test_a_plan_against_nothing_is_refused_before_spark_starts(tmp_path: Path) -
     store = tmp_path / "store"
     against = ("plan", file, "--against", "orders", "--store", str(store))
 
-    nobody = cutwater(*against)
+    missing = cutwater(*against)
     open_pipeline(LocalBackend(store), "orders")
     empty = cutwater(*against)
 
-    assert (nobody.returncode, empty.returncode) == (2, 2)
-    assert f"--store: there is no store with a pipeline in it at {store}." in nobody.stderr
+    assert (missing.returncode, empty.returncode) == (2, 2)
+    assert f"--store: there is no store with a pipeline in it at {store}." in missing.stderr
     assert "orders has no checkpoint: a run would start empty." in empty.stderr

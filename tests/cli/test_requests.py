@@ -132,7 +132,9 @@ def test_what_fails_is_one_line_with_the_reason(running: Running) -> None:
     assert left_behind(running.stored) == ()
 
 
-def test_a_command_whose_time_is_up_takes_back_what_nobody_has_begun(stored: OfflineStore) -> None:
+def test_a_command_whose_time_is_up_withdraws_a_request_that_has_not_begun(
+    stored: OfflineStore,
+) -> None:
     deaf = Lease(socket.gethostname(), os.getppid(), "nonce", int(time.time() * 1000))
     stored.hold(deaf)
 
@@ -244,6 +246,6 @@ def test_an_abort_that_is_refused_says_why(running: Running) -> None:
         ("checkpoint", "nothing"),
     ],
 )
-def test_wrong_use_asks_nobody(running: Running, arguments: tuple[str, ...]) -> None:
+def test_wrong_usage_sends_no_request(running: Running, arguments: tuple[str, ...]) -> None:
     assert running.stored.run(*arguments).exit_code == 2
     assert running.control.requested == []

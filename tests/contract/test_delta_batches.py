@@ -139,7 +139,7 @@ def test_a_seal_names_the_version_with_just_what_the_cut_holds(root: Path) -> No
     assert values(root) == [1, 2, 3]
 
 
-def test_a_seal_shows_what_nobody_has_shown(root: Path) -> None:
+def test_a_seal_shows_batches_that_were_not_shown_yet(root: Path) -> None:
     """A crash came between staging and showing, or the table was out of reach."""
     sink = opened(root)
     sink.take_back(claim(1, 1), None, ())
@@ -153,7 +153,7 @@ def test_a_seal_shows_what_nobody_has_shown(root: Path) -> None:
     assert values(root) == [1, 2]
 
 
-def test_the_table_is_taken_back_to_the_cut_before_the_replay(root: Path) -> None:
+def test_the_table_is_rolled_back_to_the_cut_before_the_replay(root: Path) -> None:
     sink = opened(root)
     sink.take_back(claim(1, 1), None, ())
     batches = [staged(sink, 1, batch, batch) for batch in (1, 2, 3)]
@@ -186,7 +186,7 @@ def test_what_a_cut_carries_is_shown_again_at_once(root: Path) -> None:
     assert values(root, sealed) == values(root) == [1, 2, 33]
 
 
-def test_a_predecessor_shows_nothing_once_the_table_was_taken_back(
+def test_a_predecessor_shows_nothing_once_the_table_was_rolled_back(
     root: Path, first: ShowingDeltaTable
 ) -> None:
     late = staged(first, 1, 4, 40)
@@ -240,7 +240,7 @@ def test_a_predecessor_in_the_same_process_shows_nothing(root: Path) -> None:
     assert values(root) == [11]
 
 
-def test_a_predecessor_seals_nothing_once_the_table_was_taken_back(
+def test_a_predecessor_seals_nothing_once_the_table_was_rolled_back(
     root: Path, first: ShowingDeltaTable
 ) -> None:
     late = staged(first, 1, 4, 40)
@@ -252,7 +252,7 @@ def test_a_predecessor_seals_nothing_once_the_table_was_taken_back(
     assert values(root) == []
 
 
-def test_a_seal_whose_record_was_lost_is_found_behind_a_take_back(root: Path) -> None:
+def test_a_seal_whose_record_was_lost_is_found_after_a_rollback(root: Path) -> None:
     sink = opened(root)
     sink.take_back(claim(1, 1), None, ())
     batches = [staged(sink, 1, batch, batch) for batch in (1, 2)]
@@ -266,14 +266,16 @@ def test_a_seal_whose_record_was_lost_is_found_behind_a_take_back(root: Path) ->
     assert opened(root).seal(decision(2), batches[:1], None) == version
 
 
-def test_a_claim_that_was_overtaken_takes_nothing_back(root: Path) -> None:
+def test_a_claim_that_was_overtaken_rolls_nothing_back(root: Path) -> None:
     opened(root).take_back(claim(5, 2), None, ())
 
     with pytest.raises(Superseded):
         opened(root).take_back(claim(1, 1), None, ())
 
 
-def test_a_rewind_shuts_out_whoever_still_shows(root: Path, first: ShowingDeltaTable) -> None:
+def test_a_rewind_fences_out_a_process_that_still_shows_batches(
+    root: Path, first: ShowingDeltaTable
+) -> None:
     late = staged(first, 1, 4, 40)
     opened(root).restore(decision(6), None)
 
@@ -284,7 +286,7 @@ def test_a_rewind_shuts_out_whoever_still_shows(root: Path, first: ShowingDeltaT
 
 
 def test_nothing_is_shown_until_a_commit_has_made_the_table(tmp_path: Path) -> None:
-    """A table that is not there has no version that could shut anybody out."""
+    """A table that is not there has no version that could fence out a process."""
     root = tmp_path / "table"
     sink, late = opened(root), opened(root)
     late.take_back(claim(1, 1), None, ())
@@ -342,7 +344,7 @@ def test_what_others_wrote_since_is_never_taken_away(root: Path, first: ShowingD
     assert values(root) == [7, 10, 11, 20, 21, 30, 31]
 
 
-def test_what_others_wrote_while_nothing_was_shown_is_in_nobodys_way(root: Path) -> None:
+def test_what_others_wrote_while_nothing_was_shown_prevents_no_rollback(root: Path) -> None:
     sink = opened(root)
     taken = sink.take_back(claim(1, 1), None, ())
     write_deltalake(root, pa.table({"value": [7]}), mode="append")

@@ -1,4 +1,4 @@
-"""A Delta table in a bucket of a real S3 server: staged, committed, upserted and taken back there.
+"""A Delta table in a bucket of a real S3 server: staged, committed, upserted and restored there.
 
 The table is read through obstore and pyarrow, by this file's own reading of the log.
 """
@@ -74,7 +74,7 @@ def test_rows_are_staged_committed_and_replaced_in_a_bucket(url: str, bucket: Ob
     assert sink.commit(permit(2), later) == "2"
 
     assert rows_of(bucket) == [("a", 1, 1), ("b", 1, 3), ("ü/%=", 1, 2), (None, 1, 3)]
-    # Whoever knows only what the store remembers finds the same, and no secret in it.
+    # A sink reopened from the store's record finds the same, and the record has no secret.
     stored = upserting(url).stored()
     assert not any(secret in str(stored) for secret in CREDENTIALS.values())
     again = reopen_delta(stored, CONTEXT)

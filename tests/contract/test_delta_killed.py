@@ -1,7 +1,7 @@
 """Processes killed with SIGKILL inside the commit of a Delta table, several in a row.
 
-Whoever comes next repeats the slot, as recovery does; others write in between. In the end the table
-shows every slot once.
+The next process repeats the slot, as recovery does; other programs write in between. In the end
+the table shows every slot once.
 """
 
 import json
@@ -28,7 +28,7 @@ BATCHES = 9
 """How many small batches a slot has: enough to be joined."""
 
 Rows = list[tuple[Any, ...]]
-FOREIGN = ("somebody", 0, 0, None)
+FOREIGN = ("another writer", 0, 0, None)
 
 
 def opened(table: Path, write: str) -> OpenSink:
@@ -96,7 +96,7 @@ def dies(table: Path, write: str, work: list[Committable], moment: tuple[str, in
     return child.returncode != 0
 
 
-def somebody_writes(table: Path) -> None:
+def another_program_writes(table: Path) -> None:
     rows = pa.table({"k": [FOREIGN[0]], "n": [FOREIGN[1]], "v": [FOREIGN[2]]})
     write_deltalake(str(table), rows, mode="append")
     DeltaTable(str(table)).optimize.compact()
@@ -122,7 +122,7 @@ def kill_and_repeat(table: Path, write: str, moments: list[tuple[str, int]]) -> 
     assert sink.commit(permit(1), stage(sink, 1)) == "1"
     work = stage(sink, 2)
     deaths = sum(dies(table, write, work, moment) for moment in moments)
-    somebody_writes(table)
+    another_program_writes(table)
     version = opened(table, write).commit(permit(2), work)
     assert sink.commit(permit(2), work) == version
     sink.commit(permit(3), stage(sink, 3))

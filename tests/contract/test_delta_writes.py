@@ -159,7 +159,7 @@ def _compact(table: Path) -> None:
 
 @pytest.mark.parametrize("meanwhile", [_append, _compact])
 @pytest.mark.parametrize("write", ["upsert", "overwrite"])
-def test_somebody_who_comes_between_makes_the_commit_be_computed_again(
+def test_a_commit_is_computed_again_after_a_concurrent_write(
     table: Path, monkeypatch: pytest.MonkeyPatch, meanwhile: Callable[[Path], None], write: str
 ) -> None:
     sink = (upserting(table) if write == "upsert" else overwriting(table)).open(CONTEXT)
@@ -278,7 +278,7 @@ def test_a_commit_that_is_repeated_changes_nothing(
     assert sink.commit(permit(1), [first]) == "1"
     assert sink.commit(permit(3), [second]) == "2"
 
-    # By whoever knows no more than what the store remembers, too.
+    # Also by a sink that was reopened from the store's record.
     for one in (sink, reopen_delta(target(table).stored(), CONTEXT)):
         assert one.commit(permit(1), [first]) == "1"
         assert one.commit(permit(3), [second]) == "2"
@@ -292,7 +292,7 @@ def test_a_commit_that_is_repeated_changes_nothing(
 
 
 @pytest.mark.parametrize("target", [upserting, overwriting])
-def test_a_table_goes_back_to_what_it_showed_at_a_version(
+def test_a_table_is_restored_to_what_it_showed_at_a_version(
     table: Path, target: Callable[[Path], DeltaTarget]
 ) -> None:
     sink = target(table).open(CONTEXT)

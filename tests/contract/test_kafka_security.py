@@ -1,4 +1,4 @@
-"""A Kafka sink on a broker with TLS, which demands a password and knows who may write where."""
+"""A Kafka sink on a broker with TLS, which demands a password and has permissions for each user."""
 
 from collections.abc import Iterator
 from pathlib import Path

@@ -222,7 +222,7 @@ def test_a_link_whose_answer_was_lost_is_recognised_as_our_own(
     assert backend.read(A) == b"one"
 
 
-def test_a_link_that_nobody_can_judge_has_an_unknown_outcome(backend: LocalBackend) -> None:
+def test_a_link_that_cannot_be_checked_has_an_unknown_outcome(backend: LocalBackend) -> None:
     with (
         failing("link", errno.EIO),
         failing("fstat", errno.ESTALE, calls=1),

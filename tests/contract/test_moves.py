@@ -104,7 +104,7 @@ def test_a_rewind_to_a_recovery_point_shows_what_was_visible_and_carries_the_res
     }
 
 
-def test_going_back_and_forth_ends_where_it_was_told(prepared: PreparedPipeline) -> None:
+def test_repeated_rewinds_end_at_the_requested_checkpoint(prepared: PreparedPipeline) -> None:
     for to, shows in (("1", 10), ("5", 50), ("2", 20), ("6", 10), ("4", 30), ("7", 50)):
         rewound(prepared, to)
         assert prepared.shown() == below(shows), to
@@ -155,7 +155,7 @@ def test_a_rewind_is_taken_at_its_own_time(prepared: PreparedPipeline) -> None:
 # -- what stands against it
 
 
-def test_what_somebody_else_has_written_since_is_not_taken_away(prepared: PreparedPipeline) -> None:
+def test_what_another_writer_has_written_since_is_not_removed(prepared: PreparedPipeline) -> None:
     write_deltalake(str(prepared.table(RIGHT)), pa.table({"value": [-1]}), mode="append")
     before = prepared.opened().log.read().entries
 
@@ -168,7 +168,7 @@ def test_what_somebody_else_has_written_since_is_not_taken_away(prepared: Prepar
     assert [sink.obstacle is None for sink in shown.sinks] == [True, False]
 
 
-def test_what_somebody_else_wrote_before_the_cut_stays(prepared: PreparedPipeline) -> None:
+def test_what_another_writer_wrote_before_the_cut_stays(prepared: PreparedPipeline) -> None:
     rewound(prepared, "1")
     write_deltalake(str(prepared.table(RIGHT)), pa.table({"value": [-1]}), mode="append")
 
@@ -178,7 +178,7 @@ def test_what_somebody_else_wrote_before_the_cut_stays(prepared: PreparedPipelin
     assert prepared.shown() == [list(range(10)), [-1, *range(10)]]
 
 
-def test_a_table_that_was_only_tidied_up_can_go_back(prepared: PreparedPipeline) -> None:
+def test_a_table_that_was_only_compacted_can_be_rewound(prepared: PreparedPipeline) -> None:
     DeltaTable(prepared.table(LEFT)).optimize.compact()
 
     rewound(prepared, "2")
@@ -197,7 +197,7 @@ def test_files_that_vacuum_has_deleted_are_missed_before_anything_happens(
         rewound(prepared, "2")
 
 
-def test_a_table_that_is_gone_cannot_go_back(prepared: PreparedPipeline) -> None:
+def test_a_table_that_is_gone_cannot_be_rewound(prepared: PreparedPipeline) -> None:
     shutil.rmtree(prepared.table(LEFT))
 
     with pytest.raises(MoveRefused, match="left: there is no directory"):
@@ -211,7 +211,7 @@ def test_a_table_that_is_gone_cannot_go_back(prepared: PreparedPipeline) -> None
         rewound(prepared, "2")
 
 
-def test_a_table_that_the_pipeline_itself_made_anew_is_not_taken_for_the_old_one(
+def test_a_table_that_the_pipeline_itself_recreated_is_not_taken_for_the_old_one(
     prepared: PreparedPipeline,
 ) -> None:
     shutil.rmtree(prepared.table(LEFT))
@@ -271,7 +271,7 @@ def test_carried_rows_that_are_gone_are_named(prepared: PreparedPipeline) -> Non
         rewound(prepared, "4")
 
 
-def test_a_pipeline_that_somebody_runs_is_left_alone(prepared: PreparedPipeline) -> None:
+def test_a_pipeline_that_another_process_runs_is_left_alone(prepared: PreparedPipeline) -> None:
     leases = Leases(LocalBackend(prepared.store), prepared.opened().pipeline)
     leases.beat(Lease("elsewhere", 7, "theirs", int(time.time() * 1000)))
 
@@ -285,7 +285,7 @@ def test_a_pipeline_that_somebody_runs_is_left_alone(prepared: PreparedPipeline)
     assert (found.process, found.released) == (os.getpid(), True)
 
 
-def test_a_sink_that_has_moved_since_cannot_go_back(prepared: PreparedPipeline) -> None:
+def test_a_sink_that_has_moved_since_cannot_be_rewound(prepared: PreparedPipeline) -> None:
     store = prepared.opened()
     elsewhere = {
         LEFT: StoredTarget("delta", str(prepared.directory / "elsewhere")),
@@ -314,7 +314,7 @@ def test_a_target_that_only_the_users_file_can_open_is_refused_with_the_way_out(
         rewound(prepared, "2")
 
 
-def test_an_unfinished_rewind_never_takes_another_table_back(prepared: PreparedPipeline) -> None:
+def test_an_unfinished_rewind_never_restores_another_table(prepared: PreparedPipeline) -> None:
     store = prepared.opened()
     rewound(prepared, "2")
     (prepared.store / f"pipelines/{store.pipeline}/committed/{8:012d}").unlink()
@@ -375,7 +375,9 @@ def test_sinks_that_are_left_need_not_be_there(prepared: PreparedPipeline) -> No
     assert restored.cut.checkpoint_id == 6
 
 
-def test_who_writes_between_decision_and_restore_keeps_its_rows(prepared: PreparedPipeline) -> None:
+def test_another_writer_between_decision_and_restore_keeps_its_rows(
+    prepared: PreparedPipeline,
+) -> None:
     """The decision stands, the table does not go back, and a second rewind is the way out."""
     store = prepared.opened()
     rewound(prepared, "2")
@@ -451,7 +453,7 @@ def test_a_link_to_the_originals_table_is_the_originals_table(prepared: Prepared
     assert target.place == prepared.target(LEFT).stored().place
 
 
-def test_a_fork_that_has_never_run_has_no_tables_to_take_back(prepared: PreparedPipeline) -> None:
+def test_a_fork_that_has_never_run_has_no_tables_to_rewind(prepared: PreparedPipeline) -> None:
     cutwater.fork(NAME, "trial", start_from="2", store=prepared.store)
 
     with pytest.raises(MoveRefused, match="does not say where its sinks write; run it once"):

@@ -31,7 +31,7 @@ from cutwater.store.paths import ObjectPath
 
 A = ObjectPath("a/b")
 QUICK = RequestLimits(connect_s=10, request_s=60, tries=4, pause_s=0.01, pause_max_s=0.02)
-"""Asks again at once. Who is slow is waited for: the machine may be busy."""
+"""Retries at once. A slow server is waited for: the machine may be busy."""
 CONFLICT = b"<Error><Code>ConditionalRequestConflict</Code><Message>Try again.</Message></Error>"
 
 
@@ -97,7 +97,7 @@ def test_a_create_whose_answer_is_lost_is_not_called_absent(
     assert beside.read(A) == b"one"
 
 
-def test_a_create_of_which_nobody_answers_is_of_unknown_outcome(
+def test_a_create_without_an_answer_has_an_unknown_outcome(
     backend: ObjectBackend, beside: ObjectBackend, gateway: Gateway
 ) -> None:
     gateway.harm("PUT", *[hang_up] * QUICK.tries)
@@ -116,7 +116,7 @@ def test_a_create_that_did_not_arrive_is_sent_again_and_wins(
     assert len(gateway.seen) == QUICK.tries
 
 
-def test_a_create_that_lost_the_race_meanwhile_does_not_say_who_won(
+def test_a_create_that_lost_a_race_before_its_retry_has_an_unknown_outcome(
     backend: ObjectBackend, beside: ObjectBackend, gateway: Gateway
 ) -> None:
     def another_wins(request: Request) -> bool:
@@ -210,7 +210,7 @@ def test_a_server_that_hangs_is_left_after_a_while(url: str, gateway: Gateway) -
     took_s = time.monotonic() - began
     over.set()
 
-    # Nobody would answer for half a minute.
+    # There would be no answer for half a minute.
     assert 0.2 <= took_s < 20
 
 
@@ -428,7 +428,7 @@ def test_the_probe_passes_through_a_gateway_that_does_no_harm(backend: ObjectBac
     probe(backend)
 
 
-def test_an_absent_object_is_told_from_an_absent_bucket_without_asking_twice(
+def test_an_absent_object_is_distinguished_from_an_absent_bucket_by_one_request(
     backend: ObjectBackend, gateway: Gateway
 ) -> None:
     with pytest.raises(NotFound):

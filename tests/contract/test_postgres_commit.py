@@ -1,4 +1,4 @@
-"""A PostgreSQL sink's decisions, on a real server and without Spark: acting, repeating, going back.
+"""A PostgreSQL sink's decisions, on a real server and without Spark: acting, repeating, rewinding.
 
 Rows are staged here as the executors stage them, by COPY into the sink's staged tables; psql, which
 is not ours, says what a reader sees.
@@ -126,7 +126,7 @@ def test_a_slot_that_was_overtaken_is_superseded_also_by_an_empty_one(shop: Shop
     assert shop.database.query("SELECT to_regclass('public.orders')") == [["<null>"]]
 
 
-def test_two_who_act_on_one_slot_at_once_act_once(shop: Shop) -> None:
+def test_concurrent_commits_of_one_slot_take_effect_once(shop: Shop) -> None:
     staged = shop.stage(shop.open(), 0, *numbers(*range(500)))
     openers = [shop.open() for _ in range(4)]
     answers: list[str] = []
@@ -333,14 +333,14 @@ def test_an_upsert_without_an_index_on_its_keys_is_refused(shop: Shop) -> None:
 # -- going back
 
 
-def test_an_append_goes_back_without_a_column_of_ours(shop: Shop) -> None:
+def test_an_append_is_undone_without_a_column_of_ours(shop: Shop) -> None:
     shop.database.query("CREATE TABLE orders (id bigint, amount bigint)")
     shop.database.query("INSERT INTO orders VALUES (1000, 0)")
     sink = shop.open()
     for slot in (1, 2, 3):
         sink.commit(permit(slot), shop.stage(sink, slot, *numbers(slot, slot + 10)))
     shop.database.query("INSERT INTO orders VALUES (2000, 0)")
-    # Who wrote a row is remembered through everything that moves rows about.
+    # The transaction that wrote a row is known through everything that moves rows.
     shop.database.query("VACUUM (FREEZE) orders")
     shop.database.query("VACUUM FULL orders")
 
@@ -357,7 +357,7 @@ def test_an_append_goes_back_without_a_column_of_ours(shop: Shop) -> None:
     assert shop.orders == [1000, 2000]
 
 
-def test_an_append_does_not_go_back_over_what_somebody_else_changed(shop: Shop) -> None:
+def test_an_append_is_not_undone_over_changes_of_another_writer(shop: Shop) -> None:
     sink = shop.open()
     sink.commit(permit(1), shop.stage(sink, 0, *numbers(1)))
     sink.commit(permit(2), shop.stage(sink, 1, *numbers(2, 3)))
@@ -372,7 +372,7 @@ def test_an_append_does_not_go_back_over_what_somebody_else_changed(shop: Shop) 
     assert shop.orders == [1, 2, 3]
 
 
-def test_an_upsert_goes_back_by_its_images_step_by_step(shop: Shop) -> None:
+def test_an_upsert_is_undone_from_its_images_step_by_step(shop: Shop) -> None:
     shop.database.query(
         "CREATE TABLE totals (customer text PRIMARY KEY, total bigint, note text DEFAULT 'n')"
     )
@@ -408,7 +408,7 @@ def test_an_upsert_goes_back_by_its_images_step_by_step(shop: Shop) -> None:
         "DELETE FROM totals WHERE customer = 'ann'",
     ],
 )
-def test_an_upsert_does_not_go_back_over_what_somebody_else_changed(
+def test_an_upsert_is_not_undone_over_changes_of_another_writer(
     postgres: PostgresServer, change: str
 ) -> None:
     shop = Shop(postgres.make_database(change[:6]))
@@ -455,7 +455,7 @@ def test_what_a_rewind_has_lost_stays_lost_however_much_is_given_up(shop: Shop) 
     assert shop.orders == [1]
 
 
-def test_columns_that_changed_are_not_gone_back_over(shop: Shop) -> None:
+def test_there_is_no_rewind_past_a_change_of_columns(shop: Shop) -> None:
     sink = shop.open(TOTALS)
     sink.commit(permit(1), shop.stage(sink, 0, ("ann", 1)))
     shop.database.query("ALTER TABLE totals ALTER total TYPE numeric")
@@ -495,7 +495,7 @@ def keyed_by(shop: Shop, *keys: str) -> OpenPostgresTable:
     return opened
 
 
-def test_rows_that_are_nothing_but_keys_go_back(shop: Shop) -> None:
+def test_an_upsert_of_nothing_but_keys_is_undone(shop: Shop) -> None:
     sink = keyed_by(shop, "k")
     sink.commit(permit(1), [rows_into(shop, sink, 0, (1,))])
     sink.commit(permit(2), [rows_into(shop, sink, 1, (1,), (2,))])
@@ -506,7 +506,7 @@ def test_rows_that_are_nothing_but_keys_go_back(shop: Shop) -> None:
     assert shop.database.numbers("SELECT k FROM t") == [1]
 
 
-def test_an_upsert_with_other_keys_than_before_goes_back_whole(shop: Shop) -> None:
+def test_an_upsert_with_other_keys_than_before_is_undone_completely(shop: Shop) -> None:
     sink = keyed_by(shop, "k")
     sink.commit(permit(1), [rows_into(shop, sink, 0, (1, 1))])
     shop.database.query("ALTER TABLE t DROP CONSTRAINT t_pkey, ADD PRIMARY KEY (k, v)")
@@ -684,7 +684,7 @@ def test_a_table_is_found_again_by_what_a_store_remembers(
         "password=wrong-secret wrong-secret",
     ],
 )
-def test_no_error_tells_the_password(postgres: PostgresServer, dsn: str) -> None:
+def test_no_error_contains_the_password(postgres: PostgresServer, dsn: str) -> None:
     target = sinks.postgres(dsn.format(port=postgres.port), table="orders")
 
     with pytest.raises((ConfigError, SinkError)) as refused:

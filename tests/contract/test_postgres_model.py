@@ -1,7 +1,7 @@
-"""A PostgreSQL sink against a naive model, by seed: committed, repeated, taken back, meddled with.
+"""A PostgreSQL sink against a naive model, by seed: commits, repeats, rewinds, foreign writes.
 
-Somebody else writes to the same table all the while. What a rewind may take away is what this sink
-wrote and nobody has touched since; everything else stays, or the rewind is refused. Rows are read
+Another program writes to the same table all the while. A rewind may remove what this sink wrote and
+no program has changed since; everything else stays, or the rewind is refused. Rows are read
 by psql. `CUTWATER_SEEDS=500 pytest tests/contract/test_postgres_model.py` searches longer.
 """
 
@@ -125,7 +125,7 @@ def _text(value: int | None) -> str:
 
 
 class World:
-    """A sink, its table, and somebody else."""
+    """A sink, its table, and another writer."""
 
     def __init__(self, database: Database, chance: random.Random) -> None:
         self.database = database

@@ -44,7 +44,7 @@ def counted(prepared: PreparedPipeline, versions: Mapping[SinkId, Version | None
     return {len(numbers_in(prepared.table(sink), int(at or 0))) for sink, at in versions.items()}
 
 
-def test_what_no_checkpoint_holds_is_taken_back_by_recovery(prepared: PreparedPipeline) -> None:
+def test_what_no_checkpoint_holds_is_rolled_back_by_recovery(prepared: PreparedPipeline) -> None:
     before = prepared.shown()
     restored = prepared.recover()
 
@@ -63,7 +63,7 @@ def test_every_checkpoint_has_the_version_with_just_its_batches(prepared: Prepar
 
 
 @pytest.mark.parametrize(("to", "shows"), [("1", 10), ("2", 20), (SAVEPOINT, 30), ("5", 50)])
-def test_a_rewind_takes_back_what_was_shown_since(
+def test_a_rewind_rolls_back_what_was_shown_since(
     prepared: PreparedPipeline, to: str, shows: int
 ) -> None:
     rewound(prepared, to)
@@ -94,19 +94,19 @@ def test_a_rewind_that_leaves_the_sinks_leaves_all_that_is_shown(
     assert prepared.shown() == below(60)
 
 
-def test_turning_it_off_takes_back_what_was_shown_before(prepared: PreparedPipeline) -> None:
+def test_turning_it_off_rolls_back_what_was_shown_before(prepared: PreparedPipeline) -> None:
     replace(prepared, visibility="checkpoint").recover()
 
     assert prepared.shown() == below(50)
 
 
-def test_a_sink_that_was_dropped_is_taken_back_too(prepared: PreparedPipeline) -> None:
+def test_a_sink_that_was_dropped_is_rolled_back_too(prepared: PreparedPipeline) -> None:
     replace(prepared, sinks=(RIGHT,)).recover()
 
     assert prepared.shown() == below(50)
 
 
-def test_a_sink_that_writes_elsewhere_now_is_taken_back_where_it_wrote(
+def test_a_sink_that_writes_elsewhere_now_is_rolled_back_where_it_wrote(
     prepared: PreparedPipeline, tmp_path: Path
 ) -> None:
     class Moved(PreparedPipeline):
@@ -134,7 +134,9 @@ def test_a_predecessor_is_shut_out_by_recovery(prepared: PreparedPipeline) -> No
     assert prepared.shown() == below(50)
 
 
-def test_what_somebody_else_wrote_since_is_in_the_way_and_named(prepared: PreparedPipeline) -> None:
+def test_what_another_writer_wrote_since_prevents_recovery_and_is_named(
+    prepared: PreparedPipeline,
+) -> None:
     write_deltalake(prepared.table(RIGHT), pa.table({"value": [7]}), mode="append")
 
     with pytest.raises(SinkError, match=r"right: .*another writer"):

@@ -1,4 +1,4 @@
-"""Drivers as real processes: started ahead of time, told what to run, stopped, killed, reaped.
+"""Drivers as real processes: started ahead of time, given a task, stopped, killed, reaped.
 
 Starting Spark takes seconds, so one driver is always being made ready while another one runs, and a
 driver that has come to a regular end runs the next task.
@@ -90,7 +90,7 @@ class Driver:
         self._process.stdin.flush()
 
     def wait_for(self, event: str, such: Callable[[Line], bool] = lambda _: True) -> Line:
-        """Wait until the driver tells of such an event."""
+        """Wait until the driver reports such an event."""
         deadline = time.monotonic() + DEADLINE_S
         while True:
             try:
@@ -106,7 +106,7 @@ class Driver:
                 raise AssertionError(f"{line} before {event}: {self._told()}")
 
     def wait_for_death(self) -> list[str]:
-        """Wait until it has killed itself at the write it was told; return what it came to."""
+        """Wait until it has killed itself at the given write; return what it came to."""
         dying = self.wait_for("dying")
         self._reap()
         return list(dying["writes"])
@@ -140,7 +140,7 @@ class Driver:
         if self._process.poll() is None:
             self._process.kill()
             self._process.wait()
-        # Nobody else has its stdout, so it has ended.
+        # No other process has its stdout, so it has ended.
         self._listener.join()
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None

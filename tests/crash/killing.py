@@ -1,4 +1,4 @@
-"""One pipeline that is killed again and again, and what must hold whenever nobody runs it."""
+"""One pipeline that is killed again and again, and what must hold whenever no process runs it."""
 
 import random
 import signal
@@ -57,7 +57,7 @@ class Killing:
         most_s: float,
         meanwhile: Callable[[], None] = lambda: None,
     ) -> PipelineState:
-        """Kill a driver at some moment after it has told of an event, perhaps after more harm."""
+        """Kill a driver at some moment after it has reported an event, perhaps after more harm."""
         driver = self._drivers.take()
         driver.run(self._task)
         driver.wait_for(event)

@@ -12,7 +12,7 @@ from cutwater.pipeline.nodes import StateStore
 
 
 def join(total: str, rate: str, table: str, state: StateStore = "rocksdb") -> Pipeline:
-    """Two sources of unlike batches, each behind a channel, joined in one step into one sink."""
+    """Two sources of unlike batches, each with a channel, joined in one step into one sink."""
     pipeline = Pipeline("join")
 
     @pipeline.source(chain=False)
@@ -89,7 +89,7 @@ def ways(total: str, rate: str, tables: str) -> Pipeline:
 
 
 def shop(total: str, rate: str, dsn: str, table: str, slow_us: str) -> Pipeline:
-    """One source; a Delta table, two PostgreSQL tables, one of them behind a slow step."""
+    """One source; a Delta table, two PostgreSQL tables, one of them after a slow step."""
     pipeline = Pipeline("shop")
     pause_s = int(slow_us) / 1e6
 
@@ -108,7 +108,7 @@ def shop(total: str, rate: str, dsn: str, table: str, slow_us: str) -> Pipeline:
 
     @pipeline.step(output_mode="update", partitions=2)
     def newest(numbers: DataFrame) -> DataFrame:
-        # Each key once in a batch: the order of rows in a batch is nobody's promise.
+        # Each key once in a batch: the order of rows in a batch is not guaranteed.
         return numbers.groupBy((F.col("value") % 100).alias("part")).agg(
             F.max("value").alias("value")
         )
@@ -125,7 +125,7 @@ PUBLISHED_KEYS = 7
 
 
 def published(total: str, rate: str, bootstrap: str, staging: str, table: str) -> Pipeline:
-    """One source; a Kafka topic with a key, and a Delta table behind a step with state."""
+    """One source; a Kafka topic with a key, and a Delta table after a step with state."""
     pipeline = Pipeline("published")
 
     @pipeline.source

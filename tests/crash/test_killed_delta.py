@@ -1,8 +1,8 @@
 """Drivers killed around and inside the commits of Delta tables that are written in three ways.
 
 One source feeds a table that is appended to, one that is upserted and one that is overwritten. At
-every commit all three show the same prefix of the stream, whatever has died and whoever else has
-written meanwhile.
+every commit all three show the same prefix of the stream, whatever has died and whatever another
+program has written meanwhile.
 """
 
 from pathlib import Path
@@ -17,7 +17,7 @@ from tests.crash.pipelines import WAYS_KEYS
 
 RATE = 1500
 FOREIGN = (-1, 1, 1)
-"""A row of somebody else's in the upserted table, which no row of the stream replaces."""
+"""A row of another program in the upserted table, which no row of the stream replaces."""
 
 
 def killing(drivers: Drivers, directory: Path, **checkpoint: object) -> Killing:
@@ -59,7 +59,7 @@ def _prefix(tables: Path, versions: dict[str, str]) -> int:
     return count
 
 
-def somebody_writes(tables: Path) -> None:
+def another_program_writes(tables: Path) -> None:
     """Compact all tables, and append to the upserted one."""
     columns = pa.schema([("key", pa.int64()), ("count", pa.int64()), ("sum", pa.int64())])
     row = pa.Table.from_arrays([pa.array([number]) for number in FOREIGN], schema=columns)
@@ -74,7 +74,7 @@ def test_tables_written_in_three_ways_survive_their_drivers(
     run = killing(drivers, tmp_path)
 
     inside = run.dies_at("before write upsert", 3)
-    somebody_writes(tmp_path / "tables")
+    another_program_writes(tmp_path / "tables")
     recovering = run.dies_at("after write upsert")
     decided = run.dies_at("decision")
     total = run.finish()
@@ -110,7 +110,7 @@ def test_a_kill_twice_at_every_point_of_a_commit(
     for point in (*POINTS, f"before write {way}", f"after write {way}"):
         for count in (2, 1):
             run.dies_at(point, count)
-        somebody_writes(tmp_path / "tables")
+        another_program_writes(tmp_path / "tables")
     total = run.finish()
 
     check(tmp_path, run.states[-1], total)

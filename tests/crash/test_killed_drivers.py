@@ -87,7 +87,7 @@ def test_a_join_survives_a_kill_at_every_durable_write(
 ) -> None:
     """The writes are those that a driver came to that was killed, recovered and ended.
 
-    Nobody lists them: what is not known to only read is a write (`tests.crash.writes`). A driver
+    They are not listed: what is not known to only read is a write (`tests.crash.writes`). A driver
     that comes to one that was never killed fails the test, and so does one that is never reached.
     Those that a pipeline makes once in its life come first, in their order.
     """
@@ -158,7 +158,7 @@ def test_a_diamond_that_always_overtakes_recovers_what_was_in_flight(
     assert damaged is not None
     assert (damaged.linked_bytes, damaged.checkpoint_id) == (0, second.cuts[-1].checkpoint_id)
     assert damaged.fetched_bytes >= second.cuts[-1].in_flight_bytes > 0
-    # And nobody leaves anything after a regular end, when Spark has come to rest.
+    # And no driver leaves anything after a regular end, when Spark has come to rest.
     wait_until(lambda: not any((tmp_path / "scratch").iterdir()), "scratch is empty")
 
 

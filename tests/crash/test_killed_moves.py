@@ -1,6 +1,6 @@
 """Rewinds and forks killed with SIGKILL before and after every durable write, without Spark.
 
-The list of writes is told by the code: a rewind that nobody kills names them. After each kill the
+The list of writes comes from the code: a rewind that is not killed names them. After each kill the
 recovery that every run begins with must find the rewind finished or undone, never half; and the
 next rewind must work.
 """

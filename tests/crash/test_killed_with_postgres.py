@@ -1,6 +1,6 @@
 """Drivers killed with SIGKILL while they write to PostgreSQL and Delta: every table is exact.
 
-One source feeds a Delta table and two PostgreSQL tables, one behind a slow step and one by upserts.
+One source feeds a Delta table and two PostgreSQL tables, one after a slow step and one by upserts.
 While drivers die, psql looks at both PostgreSQL tables again and again; afterwards each commit
 point is computed from the tables alone: rows of PostgreSQL carry the number of the transaction that
 brought them, and a Delta table has its versions.
@@ -31,7 +31,7 @@ THEN = """
 
 
 class Watcher:
-    """Looks at the PostgreSQL tables, with psql, until it is told to stop."""
+    """Looks at the PostgreSQL tables, with psql, until it is stopped."""
 
     def __init__(self, database: Database) -> None:
         self._database = database
@@ -115,7 +115,7 @@ def test_tables_of_postgres_and_delta_show_one_moment_while_drivers_die(
         total = forced.finish()
 
     # The second sink had acted in a transaction that died with the driver; the same commit without
-    # its record, made by a recovery; decisions with rows in flight, which nobody commits.
+    # its record, made by a recovery; decisions with rows in flight, which are not committed.
     assert len(inside.cuts) > len(inside.commits)
     assert (committed.cuts, committed.commits) == (inside.cuts, inside.commits)
     check_end(database, tmp_path, total)

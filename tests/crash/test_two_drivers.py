@@ -15,7 +15,7 @@ from cutwater.store.records.lease import STALE_MS, Lease, Leases
 
 
 def lease(directory: Path) -> Lease:
-    """What says who runs the pipeline."""
+    """Return the lease of the process that runs the pipeline."""
     backend = LocalBackend(directory / "store")
     found = Leases(backend, find_pipeline(backend, "join")).read()
     assert found is not None

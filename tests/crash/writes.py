@@ -2,7 +2,7 @@
 
 The names come from the code: from the calls themselves, so that a new kind of object has a name of
 its own, and from the ports, whose methods are writes unless they are known to only read. So a new
-method is a write until somebody has thought about it.
+method counts as a write until it is listed as one that only reads.
 """
 
 from collections.abc import Callable
@@ -49,7 +49,7 @@ def kind_of(path: str, *given: object) -> str:
 def wrap(
     owner: type, method: str, name: Callable[..., str], reached: Callable[[str, str], None]
 ) -> None:
-    """Make a method tell which write it makes, before and after."""
+    """Make a method report which write it makes, before and after."""
     original = getattr(owner, method)
 
     @wraps(original)
@@ -64,7 +64,7 @@ def wrap(
 
 
 def name_store_writes(reached: Callable[[str, str], None], name: str = "{area}") -> None:
-    """Let every durable write of a store be told, by its kind of object and perhaps its call."""
+    """Report every durable write of a store, by its kind of object and perhaps its call."""
 
     def named(method: str) -> Callable[..., str]:
         return lambda _, path, *given: name.format(

@@ -24,7 +24,7 @@ DEADLINE_MS = 60_000
 
 
 def executable() -> str:
-    """Return where Chromium is; there must be one, unless somebody says that there is none."""
+    """Return where Chromium is; it must be there, unless the environment says that it is not."""
     if os.environ.get("CUTWATER_NO_BROWSER"):
         pytest.skip("CUTWATER_NO_BROWSER is set")
     found = os.environ.get("CUTWATER_CHROMIUM") or next(filter(None, map(shutil.which, NAMES)), "")
@@ -70,7 +70,7 @@ def opened(
     context = browser.new_context(
         viewport={"width": 1400, "height": 900},
         color_scheme="dark" if scheme == "dark" else "light",
-        # Of a proxy of the test's own, whose certificate nobody has signed.
+        # For the test's own proxy, whose certificate is self-signed.
         ignore_https_errors=True,
     )
     watched = Watched(context.new_page())

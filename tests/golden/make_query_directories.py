@@ -5,7 +5,7 @@
 For every kind a query runs over seven files, one a batch. Then the directory is rebuilt from
 `files_of` at batch 3, and Spark's `statestore` reader is asked: the rebuilt directory must show the
 same rows, and without any single one of its state files it must not, but for those listed as
-`description`, which tell people and later batches what the state is. So what goes into
+`description`, which describe the state to people and to later batches. So what goes into
 `expected.json` is what Spark needs, not what the code under test happens to list. The directories
 are stored as archives: they have dozens of small files.
 """
@@ -95,15 +95,15 @@ def _make(world: World, work: Path) -> dict[str, object]:
     }
 
 
-def _nobodys(entry: tarfile.TarInfo) -> tarfile.TarInfo:
-    """Leave out who made a file and when."""
+def _without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+    """Leave out the owner and the time of a file."""
     entry.uid = entry.gid = entry.mtime = 0
     entry.uname = entry.gname = ""
     return entry
 
 
 def main() -> None:
-    """Make the kinds that were asked for, and keep what is there of the others."""
+    """Make the requested kinds, and keep what is there of the others."""
     kinds = _kinds()
     wanted = sys.argv[1:] or list(kinds)
     file = QUERIES / "expected.json"
@@ -122,7 +122,7 @@ def main() -> None:
             for left in [*(work / "original").rglob(".*"), *(work / "original").rglob("*.crc")]:
                 left.unlink()
             with tarfile.open(QUERIES / f"{name}.tar.xz", "w:xz") as archive:
-                archive.add(work / "original", name, filter=_nobodys)
+                archive.add(work / "original", name, filter=_without_owner)
             shutil.rmtree(work)
     file.write_text(json.dumps(expected, indent=1, sort_keys=True) + "\n", encoding="utf-8")
 

@@ -127,7 +127,7 @@ def test_a_store_or_partition_that_is_gone_is_missed(tmp_path: Path) -> None:
         files_of(directory, AT)
 
 
-def test_a_provider_of_somebody_else_is_refused_by_name(tmp_path: Path) -> None:
+def test_an_unknown_state_store_provider_is_refused_by_name(tmp_path: Path) -> None:
     directory = unpacked("hdfs-aggregation", tmp_path)
     offsets = directory / "offsets" / str(AT)
     text = offsets.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""What a coordinator may and must answer, told event by event and kept as plainly as possible.
+"""What a coordinator may and must answer, event by event, as plainly as possible.
 
 `NaiveCoordinator.judge` is given an event and the commands that came back. From the event it works
 out what is owed; every command must be owed, or (an automatic start) at least be allowed, and at
@@ -67,7 +67,7 @@ class NaiveAttempt:
 
     @property
     def stands_alone(self) -> bool:
-        """Whether somebody asked for it by name: a later checkpoint must not end it (F30)."""
+        """Whether it was requested by name: a later checkpoint must not end it (F30)."""
         return self.request.drain or self.request.kind is not CheckpointKind.CHECKPOINT
 
 
@@ -141,7 +141,7 @@ class NaiveCoordinator:
             else:
                 assert fact in self.owed, f"{fact} is not owed, but {self.owed}"
                 self.owed.remove(fact)
-        assert not self.owed, f"nobody did {self.owed}"
+        assert not self.owed, f"not done: {self.owed}"
         assert not must_start, f"nothing started at {self.now_ms}"
 
     def expect_when_over(self, event: events.CoordinatorEvent) -> None:
@@ -329,8 +329,8 @@ class NaiveCoordinator:
         return snapshot.checkpoint_id <= self.last_id
 
     def is_ready(self, attempt: NaiveAttempt) -> bool:
-        everybody = set(attempt.acknowledged) == self.topology.participants
-        return everybody and attempt.stage is Stage.COLLECTING
+        complete = set(attempt.acknowledged) == self.topology.participants
+        return complete and attempt.stage is Stage.COLLECTING
 
     # -- deciding
 
@@ -466,7 +466,7 @@ class NaiveCoordinator:
                     self.owed.append(("CommitSink", commit.slot, sink, commit.waiting[sink]))
 
     def record_again(self, commit: NaiveCommit) -> None:
-        """Ask again for a record that nobody confirms."""
+        """Request a record again that is not confirmed."""
         due_ms = commit.record_at_ms
         if due_ms is None or self.now_ms >= due_ms:
             commit.record_at_ms = self.now_ms + self.options.commit.retry_max_ms
@@ -517,12 +517,12 @@ class NaiveCoordinator:
             self.fail_if_possible(attempt.number, reason)
 
     def dismiss(self) -> None:
-        """Nobody who waits for a turn will get one."""
+        """Refuse all requests that wait for their turn."""
         while self.queue:
             self.owed.append(("AnswerRequest", self.queue.pop(), RequestResult.NOT_RUNNING))
 
     def halt(self, reason: events.HaltReason) -> None:
-        """Somebody else may have decided: leave everything as it is."""
+        """Leave everything as it is, because another process may have decided."""
         self.dismiss()
         self.owed.append(("Halt", reason))
         self.over = self.may_be_fenced = True

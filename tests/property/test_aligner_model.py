@@ -143,7 +143,7 @@ class TimePassed(NamedTuple):
 
 
 class ImpossibleTold(NamedTuple):
-    """Somebody tells the step what cannot be."""
+    """The step gets an event that cannot happen."""
 
     which: int
     by: int
@@ -436,7 +436,7 @@ class AlignerMachine(RuleBasedStateMachine):
             self.tell(EndSeen(source, place), expected)
 
     def show_growth(self, source: InputId) -> None:
-        """Tell that the log has grown, one Event before its end and at its end, and then late."""
+        """Report that the log has grown, one Event before its end and at its end, and then late."""
         log, behind = self.log_of(source), self.aligner.positions[source]
         for position in range(max(behind.position, log.end.position - 1), log.end.position + 1):
             if self.aligner.is_recording(source):

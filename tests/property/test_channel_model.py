@@ -2,7 +2,7 @@
 
 The model knows nothing of cursors, bases or freed controls. It keeps each message that was ever
 appended, in order, and per reader four plain facts: how many Events it has read, how many of them
-are settled, which attempts it has released and how many control messages it has been told of.
+are settled, which attempts it has released and how many control messages it has received.
 """
 
 from collections.abc import Iterator
@@ -351,7 +351,7 @@ class ChannelMachine(RuleBasedStateMachine):
             assert self.log.watermark_ms(reader) == self.model.watermark_ms(reader)
 
     def teardown(self) -> None:
-        """Let everybody finish; then nothing may be left in memory."""
+        """Let all readers finish; then nothing may be left in memory."""
         if not hasattr(self, "log"):
             return
         for checkpoint_id, reader in tuple(self.model.protected):

@@ -1,6 +1,6 @@
 """`Coordinator` against `NaiveCoordinator`, whatever the steps, the store, the sinks and people do.
 
-Every answer that the coordinator asks for may come late, in any order, or after the attempt has
+Every answer that the coordinator waits for may come late, in any order, or after the attempt has
 ended; the clock jumps; acknowledgements come twice, too late, from strangers and from another
 generation. Each example ends with a stop, driven by nothing but the coordinator's own alarm clock.
 """
@@ -115,7 +115,7 @@ class Answered(NamedTuple):
     """One of the answers the coordinator waits for comes: a good one, a bad one, the worst one.
 
     The worst ends the process, so it comes in mortal worlds only. A step's bad answer is a snapshot
-    that contradicts the others. Behind a reservation, `lag` Events are in flight everywhere.
+    that contradicts the others. After a reservation, `lag` Events are in flight everywhere.
     """
 
     which: int
@@ -134,11 +134,11 @@ class Misdirected(NamedTuple):
 
     kind: str
     which: int
-    who: int
+    by: int
 
 
 class Refused(NamedTuple):
-    """A step of this pipeline, or somebody else, declines an attempt."""
+    """A step of this pipeline, or an unknown one, declines an attempt."""
 
     which: int
     by: str
@@ -175,7 +175,7 @@ class Recovered(NamedTuple):
 
 
 class ImpossibleTold(NamedTuple):
-    """Somebody says what cannot be."""
+    """The coordinator gets an event that cannot happen."""
 
     kind: int
 
@@ -401,7 +401,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         return numbers[which % len(numbers)]
 
     def decline(self, which: int, by: str) -> None:
-        step = StepId("nobody") if by == "stranger" else self.topology.steps[0].step
+        step = StepId("absent") if by == "stranger" else self.topology.steps[0].step
         generation = Generation(self.generation - (by == "predecessor"))
         number, reason = self.any_number(which), FailureReason.SNAPSHOT_FAILED
         self.tell(events.Declined(step, generation, number, reason, self.now_ms))
@@ -486,17 +486,17 @@ class CoordinatorMachine(RuleBasedStateMachine):
             return []
         return sorted(self.topology.participants - set(attempt.acknowledged))
 
-    def misdirect(self, kind: str, which: int, who: int) -> None:
+    def misdirect(self, kind: str, which: int, by: int) -> None:
         """Send what must not count: an acknowledgement, which is answered, or a fenced sink."""
         if kind == "fenced":
             for sink in self.topology.sinks:
                 self.tell(events.SinkFenced(Slot(self.model.slot - 1), sink, self.now_ms))
                 self.tell(events.SinkBehind(Slot(self.model.slot - 1), sink, self.now_ms))
             return
-        step = self.topology.steps[who % len(self.topology.steps)].step
+        step = self.topology.steps[by % len(self.topology.steps)].step
         number = self.any_number(which)
         if kind == "stranger":
-            step = StepId("nobody")
+            step = StepId("absent")
         if kind == "unknown":
             number = CheckpointId(self.model.last_id + 1 + which)
         if kind == "late":
@@ -504,7 +504,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         generation = Generation(self.generation - (kind == "stale"))
         attempt = self.model.open.get(number)
         if kind == "again" and attempt is not None and attempt.acknowledged:
-            step = sorted(attempt.acknowledged)[who % len(attempt.acknowledged)]
+            step = sorted(attempt.acknowledged)[by % len(attempt.acknowledged)]
         if generation != self.generation or attempt is None or step not in self.missing(attempt):
             odd = StepSnapshot(step, number, generation, BatchId(0))
             self.tell(events.Acknowledged(odd, self.now_ms))
@@ -674,7 +674,7 @@ class CoordinatorMachine(RuleBasedStateMachine):
         assert not due or (wake_at_ms is not None and wake_at_ms <= min(due))
 
     def teardown(self) -> None:
-        """Let nobody but the clock and the store act: every attempt ends, then the pipeline."""
+        """Let only the clock and the store act: every attempt ends, then the pipeline."""
         if not self.agrees:
             return
         if not self.model.over:

@@ -2,7 +2,7 @@
 
 Batches wait and are committed together; other writers append, compact and vacuum, also between
 reading the table and committing to it; a process dies inside a commit and a fresh one repeats it;
-the table is taken back to earlier versions. Rows are written by pyarrow and read by DuckDB.
+the table is restored to earlier versions. Rows are written by pyarrow and read by DuckDB.
 """
 
 import re
@@ -136,7 +136,7 @@ class UpsertMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.table.joinpath("_delta_log").exists())
     @rule(batch=batches, in_between=st.booleans())
-    def somebody_appends(
+    def another_writer_appends(
         self, batch: dict[tuple[str | None, int | None], int], in_between: bool
     ) -> None:
         rows = [{"k": k, "n": n, "v": v, "x": None} for (k, n), v in batch.items()]
@@ -151,7 +151,7 @@ class UpsertMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.table.joinpath("_delta_log").exists())
     @rule(in_between=st.booleans())
-    def somebody_compacts(self, in_between: bool) -> None:
+    def another_writer_compacts(self, in_between: bool) -> None:
         def compact() -> None:
             DeltaTable(str(self.table)).optimize.compact()
 
@@ -159,7 +159,7 @@ class UpsertMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: self.table.joinpath("_delta_log").exists())
     @rule(in_between=st.booleans())
-    def somebody_vacuums(self, in_between: bool) -> None:
+    def another_writer_vacuums(self, in_between: bool) -> None:
         def vacuum() -> None:
             DeltaTable(str(self.table)).vacuum(
                 retention_hours=0, dry_run=False, enforce_retention_duration=False, full=True

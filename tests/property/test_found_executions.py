@@ -61,7 +61,7 @@ def refuses(machine: Aligner | Step, event: AlignerEvent) -> None:
 # -- the aligner
 
 
-def test_a_barrier_of_an_attempt_before_one_that_has_ended_holds_nobody() -> None:
+def test_a_barrier_of_an_attempt_before_one_that_has_ended_holds_no_input() -> None:
     aligner = aligner_of()
     aligner.handle(BarrierSeen(A, TWO.cancelled(), START))
 
@@ -112,7 +112,7 @@ def test_a_watermark_appended_where_a_reader_stands_is_passed() -> None:
     assert log.watermark_ms(READER) == 5
 
 
-def test_watermarks_of_batches_without_rows_are_freed_behind_an_idle_reader() -> None:
+def test_watermarks_of_batches_without_rows_are_freed_if_their_reader_is_idle() -> None:
     log = ChannelLog(ChannelId("a"), {READER: START})
     log.append(Event(BatchId(0), 1, 10))
     log.advance(READER, log.end)
@@ -127,7 +127,7 @@ def test_watermarks_of_batches_without_rows_are_freed_behind_an_idle_reader() ->
     assert log.controls == 0
 
 
-def test_releases_behind_the_end_of_input_take_no_memory() -> None:
+def test_releases_after_the_end_of_input_take_no_memory() -> None:
     log = ChannelLog(ChannelId("a"), {READER: START})
     log.append(EndOfInput())
     log.limit(READER)

@@ -37,7 +37,7 @@ Dag = tuple[Drawn, ...]
 
 @st.composite
 def dags(draw: st.DrawFn) -> Dag:
-    """A DAG without errors: every node but a sink is read by somebody."""
+    """A DAG without errors: every node but a sink is read by another one."""
     nodes = [
         Drawn(f"in{number}", "source", chain=draw(st.sampled_from([True, True, False])))
         for number in range(draw(st.integers(1, 4)))

@@ -18,18 +18,18 @@ Json = Any
 class ApiClient:
     """A client without a token, and one that sends it."""
 
-    anyone: httpx.Client
+    anonymous: httpx.Client
     owner: httpx.Client
 
     def json(self, path: str, status: int = 200) -> Json:
         """Return the JSON at a path, requested without the token."""
-        answer = self.anyone.get(path)
+        answer = self.anonymous.get(path)
         assert answer.status_code == status, answer.text
         return answer.json()
 
     def refusal(self, path: str, status: int) -> str:
         """Request a path that is refused; return the reason."""
-        return refusal_reason(self.anyone.get(path), status)
+        return refusal_reason(self.anonymous.get(path), status)
 
     def complete_operation(self, path: str, body: Json, answers: str) -> Json:
         """Request an operation, wait until it is completed, and return its result."""
@@ -63,10 +63,10 @@ def serve_app(app: Guard) -> Iterator[str]:
 def connect_clients(app: Guard, token: Token) -> Iterator[ApiClient]:
     with (
         serve_app(app) as url,
-        httpx.Client(base_url=url, timeout=DEADLINE_S) as anyone,
+        httpx.Client(base_url=url, timeout=DEADLINE_S) as anonymous,
         httpx.Client(base_url=url, timeout=DEADLINE_S, headers=bearer(token)) as owner,
     ):
-        yield ApiClient(anyone, owner)
+        yield ApiClient(anonymous, owner)
 
 
 def bearer(token: Token) -> dict[str, str]:

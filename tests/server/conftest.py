@@ -1,4 +1,4 @@
-"""The application over a pipeline that runs without Spark, and over a store that nobody runs."""
+"""The application over a pipeline that runs without Spark, and over the store of a stopped one."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,8 +1,9 @@
 """As much of PromQL as our alerts and panels use: what an expression is, and which labels it has.
 
 Prometheus itself is not at hand when tests run. This reader refuses what it would refuse (brackets,
-ranges, arguments) and also what it would accept and never answer: a name or label that nobody
-exposes, two sides whose labels are not the same ones, a rate of something that is not a counter.
+ranges, arguments) and also what it would accept and never answer: a name or label that Cutwater
+does not expose, two sides whose labels are not the same ones, a rate of something that is not a
+counter.
 """
 
 import re

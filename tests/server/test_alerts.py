@@ -51,7 +51,7 @@ def test_the_metrics_of_the_table_have_these_labels_when_they_are_scraped(
 ) -> None:
     running.checkpoint()
 
-    text = live.anyone.get("/metrics").text
+    text = live.anonymous.get("/metrics").text
 
     for family in text_string_to_metric_families(text):
         for sample in family.samples:
@@ -100,7 +100,7 @@ def test_the_dashboard_of_grafana_is_whole() -> None:
     assert all(target["instant"] for targets in shown for target in targets)
 
 
-def test_somebody_is_told_of_late_rows_and_failed_attempts() -> None:
+def test_late_rows_and_failed_attempts_raise_alerts() -> None:
     watched = " ".join(rule["expr"] for rule in alerts())
 
     assert "cutwater_step_late_rows_dropped_total" in watched

@@ -1,4 +1,4 @@
-"""Who may ask: anyone on this machine may read, whoever has the token may change, no other site."""
+"""Access: any local user may read, a user with the token may change, other sites may do nothing."""
 
 import stat
 from pathlib import Path
@@ -21,10 +21,10 @@ CHANGES = ("/jobs/orders/checkpoints", "/jobs/orders/savepoints", "/jobs/orders/
 def test_a_change_needs_the_token(live: ApiClient, running: SparklessRun, path: str) -> None:
     for header in (None, "", "Bearer", "Bearer wrong", "Basic d3Jvbmc6", "bearer é"):
         sent = {} if header is None else {b"Authorization": header.encode()}
-        answer = live.anyone.post(path, json={}, headers=sent)
+        answer = live.anonymous.post(path, json={}, headers=sent)
         assert refusal_reason(answer, 401) == "changing needs the token"
         assert answer.headers["www-authenticate"].startswith("Bearer")
-    assert live.anyone.post(f"{path}?token=wrong", json={}).status_code == 401
+    assert live.anonymous.post(f"{path}?token=wrong", json={}).status_code == 401
 
     assert running.reports == []
     assert running.stopped_with is None
@@ -36,14 +36,14 @@ def test_a_change_needs_the_token(live: ApiClient, running: SparklessRun, path: 
 def test_a_name_that_another_site_lets_resolve_here_is_not_answered(
     live: ApiClient, host: str
 ) -> None:
-    for client_ in (live.anyone, live.owner):
+    for client_ in (live.anonymous, live.owner):
         answer = client_.get("/jobs/overview", headers={"Host": host})
         assert "Host header" in refusal_reason(answer, 403)
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:4080", "localhost", "LOCALHOST:1", "[::1]:4080"])
 def test_the_names_of_this_machine_are_answered(live: ApiClient, host: str) -> None:
-    assert live.anyone.get("/jobs/overview", headers={"Host": host}).status_code == 200
+    assert live.anonymous.get("/jobs/overview", headers={"Host": host}).status_code == 200
 
 
 @pytest.mark.parametrize(
@@ -61,15 +61,15 @@ def test_a_request_of_another_site_is_not_answered_even_with_the_token(
     live: ApiClient, running: SparklessRun, headers: dict[str, str]
 ) -> None:
     assert refusal_reason(live.owner.post(CHANGES[0], json={}, headers=headers), 403)
-    assert refusal_reason(live.anyone.get("/jobs/overview", headers=headers), 403)
+    assert refusal_reason(live.anonymous.get("/jobs/overview", headers=headers), 403)
     assert running.reports == []
 
 
 def test_a_link_from_another_site_may_open_the_page_and_nothing_else(live: ApiClient) -> None:
     link = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Mode": "navigate"}
 
-    assert live.anyone.get("/", headers=link).status_code == 200
-    assert live.anyone.get("/static/main.js", headers=link).status_code == 403
+    assert live.anonymous.get("/", headers=link).status_code == 200
+    assert live.anonymous.get("/static/main.js", headers=link).status_code == 403
 
 
 def test_the_own_origin_may_ask(live: ApiClient) -> None:
@@ -82,7 +82,7 @@ def test_no_answer_lets_another_origin_read_it_or_a_page_run_what_is_not_ours(
     live: ApiClient,
 ) -> None:
     for path in ("/", "/jobs/overview", "/nothing", "/static/main.js", "/metrics"):
-        headers = live.anyone.get(path).headers
+        headers = live.anonymous.get(path).headers
         assert not [header for header in headers if header.startswith("access-control")]
         policy = headers["content-security-policy"]
         assert "default-src 'none'" in policy
@@ -113,14 +113,14 @@ def test_an_address_that_others_reach_gives_nothing_without_the_token(
     named = {"Host": "spark-driver.example"}
     with (
         serve_app(app) as url,
-        httpx.Client(base_url=url, headers=named, timeout=DEADLINE_S) as anyone,
+        httpx.Client(base_url=url, headers=named, timeout=DEADLINE_S) as anonymous,
     ):
         for path in ("/jobs/overview", "/metrics", "/openapi.json", "/nothing"):
-            answer = anyone.get(path)
+            answer = anonymous.get(path)
             assert refusal_reason(answer, 401) == "this address needs the token"
             assert str(token.file) not in answer.text
-        assert anyone.get("/jobs/overview", headers=bearer(token)).status_code == 200
-        assert anyone.get("/").status_code == anyone.get("/static/main.js").status_code == 200
+        assert anonymous.get("/jobs/overview", headers=bearer(token)).status_code == 200
+        assert anonymous.get("/").status_code == anonymous.get("/static/main.js").status_code == 200
 
 
 @pytest.mark.parametrize("length", ["-1", "1e9", "\N{FULLWIDTH DIGIT NINE}", "", "9" * 5000])
@@ -137,7 +137,7 @@ def test_a_length_that_is_none_is_refused(
     assert refusal.status == 413
 
 
-def test_loopback_addresses_are_told_from_others() -> None:
+def test_loopback_addresses_are_distinguished_from_others() -> None:
     assert all(is_loopback(text) for text in ("127.0.0.1", "127.8.8.8", "::1", "localhost"))
     assert not any(is_loopback(text) for text in ("0.0.0.0", "::", "10.0.0.1", "example", ""))
 

@@ -36,7 +36,7 @@ WITHOUT_UNIT = {
 
 def scraped(asking: ApiClient) -> dict[tuple[str, ...], float]:
     """Read the metrics as Prometheus does, by name and labels."""
-    answer = asking.anyone.get("/metrics")
+    answer = asking.anonymous.get("/metrics")
     assert answer.status_code == 200
     assert answer.headers["content-type"].startswith("text/plain; version=0.0.4")
     return {
@@ -74,7 +74,7 @@ def test_a_running_pipeline_shows_every_metric_of_the_table(
     assert states == {state: float(state == "RUNNING") for state in STATES}
 
 
-def test_a_store_that_nobody_runs_shows_what_it_knows(
+def test_the_store_of_a_stopped_pipeline_shows_what_it_knows(
     stopped: ApiClient, running: SparklessRun
 ) -> None:
     running.stored.writer.decide(1)

@@ -62,7 +62,7 @@ def test_a_pipeline_that_has_not_started_is_live_and_not_ready(
     assert client.get("/jobs/overview", headers=bearer(token)).status_code == 200
 
 
-def test_a_probe_needs_no_token_and_tells_nothing_but_a_state(
+def test_a_probe_needs_no_token_and_returns_nothing_but_a_state(
     running: SparklessRun, tmp_path: Path
 ) -> None:
     running.detail = "a secret of the sink"
@@ -78,7 +78,7 @@ def test_a_probe_needs_no_token_and_tells_nothing_but_a_state(
     "path", ["/livez", "/readyz", "/", "/static/main.js", "/jobs/overview", "/metrics", "/jobs/no"]
 )
 def test_a_head_is_answered_like_a_get_without_a_body(live: ApiClient, path: str) -> None:
-    got, headed = live.anyone.get(path), live.anyone.head(path)
+    got, headed = live.anonymous.get(path), live.anonymous.head(path)
 
     assert headed.status_code == got.status_code
     assert headed.headers["content-type"] == got.headers["content-type"]

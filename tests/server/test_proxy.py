@@ -96,7 +96,7 @@ def test_neither_another_host_nor_another_origin_goes_through(
     assert running.reports == []
 
 
-def test_whoever_comes_through_the_proxy_needs_the_token_to_read(behind: Behind) -> None:
+def test_a_request_through_the_proxy_needs_the_token_to_read(behind: Behind) -> None:
     for path in ("/jobs/overview", "/metrics", "/openapi.json"):
         refused = behind.ask("GET", path)
         assert refusal_reason(refused, 401) == "this address needs the token"

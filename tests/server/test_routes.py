@@ -118,7 +118,7 @@ def test_an_attempt_under_way_shows_its_steps_and_where_the_barrier_is(
     wait_until(lambda: not live.json(channels)["channels"][0]["barrier"], "the barrier is gone")
 
 
-def test_one_checkpoint_is_told_step_by_step(live: ApiClient, running: SparklessRun) -> None:
+def test_one_checkpoint_is_described_step_by_step(live: ApiClient, running: SparklessRun) -> None:
     running.stored.writer.decide(1, in_flight=True)
     running.stored.writer.store.reports.write(attempt_report(1))
 
@@ -134,10 +134,10 @@ def test_one_checkpoint_is_told_step_by_step(live: ApiClient, running: Sparkless
     assert (subtask["index"], subtask["status"]) == (0, "completed")
     assert subtask["unaligned_checkpoint"] is True
     assert subtask["alignment"]["persisted"] == 30
-    assert "no such step" in live.refusal(f"{LIST}/details/1/subtasks/nobody", 404)
+    assert "no such step" in live.refusal(f"{LIST}/details/1/subtasks/missing", 404)
 
 
-def test_savepoints_and_checkpoints_are_taken_and_their_end_is_told(
+def test_savepoints_and_checkpoints_are_taken_and_their_end_is_reported(
     live: ApiClient, running: SparklessRun
 ) -> None:
     saved = live.complete_operation(
@@ -157,7 +157,7 @@ def test_savepoints_and_checkpoints_are_taken_and_their_end_is_told(
     assert [report.kind for report in running.reports] == ["SAVEPOINT", "SAVEPOINT", "CHECKPOINT"]
 
 
-def test_a_stop_is_told_over_when_the_pipeline_has_ended(
+def test_a_stop_is_reported_as_completed_when_the_pipeline_has_ended(
     live: ApiClient, running: SparklessRun
 ) -> None:
     body = {"savepoint": "last", "drain": True}
@@ -191,7 +191,7 @@ def test_a_pending_checkpoint_is_aborted_and_the_reason_is_shown(
 
 
 def test_an_abort_needs_the_token(live: ApiClient) -> None:
-    assert refusal_reason(live.anyone.post(f"{LIST}/abort", json={"reason": "why"}), 401)
+    assert refusal_reason(live.anonymous.post(f"{LIST}/abort", json={"reason": "why"}), 401)
 
 
 def test_an_abort_gets_through_where_so_many_others_wait(
@@ -251,7 +251,7 @@ WRONG = [
 
 
 @pytest.mark.parametrize(("path", "body"), WRONG)
-def test_what_cannot_be_asked_for_is_refused_with_a_reason(
+def test_an_invalid_request_is_refused_with_a_reason(
     live: ApiClient, running: SparklessRun, path: str, body: object
 ) -> None:
     assert refusal_reason(live.owner.post(path, json=body), 400)
@@ -268,7 +268,7 @@ def test_a_number_that_is_none_is_refused_with_a_reason(live: ApiClient, text: s
     "path",
     [
         f"{LIST}/details/7",
-        "/jobs/nobody",
+        "/jobs/missing",
         "/jobs/..%2f..%2fetc",
         "/jobs/%00/checkpoints",
         f"/jobs/{quote('ümläut ☃')}/dag",
@@ -283,12 +283,12 @@ def test_what_is_not_there_is_a_404_with_a_reason(live: ApiClient, path: str) ->
     assert live.refusal(path, 404)
 
 
-@pytest.mark.parametrize("name", ["nobody", "..%2f..%2fetc", "%00", "%2e", "x" * 255])
+@pytest.mark.parametrize("name", ["missing", "..%2f..%2fetc", "%00", "%2e", "x" * 255])
 def test_a_pipeline_that_the_store_does_not_hold_is_a_404(stopped: ApiClient, name: str) -> None:
     assert stopped.refusal(f"/jobs/{name}/dag", 404)
 
 
-def test_a_pipeline_that_nobody_runs_is_read_from_its_store(
+def test_a_stopped_pipeline_is_read_from_its_store(
     stopped: ApiClient, running: SparklessRun
 ) -> None:
     running.stored.writer.decide(1)

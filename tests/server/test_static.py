@@ -23,7 +23,7 @@ OUTSIDE = re.compile(r"https?://(?!www\.w3\.org/2000/svg)|(?<!:)//[a-z]+\.[a-z]"
 
 @pytest.mark.parametrize("name", FILES)
 def test_a_file_is_served_and_loads_nothing_from_outside(live: ApiClient, name: str) -> None:
-    answer = live.anyone.get(f"/static/{name}")
+    answer = live.anonymous.get(f"/static/{name}")
 
     assert answer.status_code == 200
     assert answer.text == (STATIC / name).read_text()

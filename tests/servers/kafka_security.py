@@ -1,7 +1,7 @@
 """A Kafka broker with TLS, logins and permissions, beside the plain listener of the tests.
 
-Its listener `TLS` encrypts only; `LOGIN` also asks for a user and a password (SASL_SSL with SCRAM).
-Whoever comes by the plain listener may do everything; users may do what they are allowed to.
+Its listener `TLS` encrypts only; `LOGIN` also requires a user and a password (SASL_SSL with SCRAM).
+A client of the plain listener may do everything; users may do what they are allowed to.
 """
 
 import shutil

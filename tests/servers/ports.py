@@ -1,7 +1,7 @@
-"""Ports on loopback that nobody listens on, for servers that cannot choose one for themselves.
+"""Free ports on loopback, for servers that cannot choose one themselves.
 
-Whoever asks the system for any port gets one of another range, so that only another call of this
-function may take the same one before it is used; they are drawn so that this does not happen.
+The system assigns ports of another range, so that only another call of this function may take the
+same one before it is used; they are drawn so that this does not happen.
 """
 
 import random

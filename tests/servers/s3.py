@@ -1,7 +1,7 @@
 """A real S3 server on loopback: moto's, in a process of its own.
 
-It answers the S3 protocol over HTTP and keeps objects in memory: whoever kills it loses them, as
-with a bucket that was deleted.
+It answers the S3 protocol over HTTP and keeps objects in memory: they are lost when it is
+killed, as with a bucket that was deleted.
 """
 
 import os

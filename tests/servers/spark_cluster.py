@@ -1,6 +1,6 @@
 """A real Spark cluster on loopback: a master and two workers, each a process of its own.
 
-It is Spark's standalone cluster as anybody would start it. An application gets two cores, so that
+It is Spark's standalone cluster with the usual settings. An application gets two cores, so that
 several of them find room, as do a driver that runs and one that is being made ready.
 """
 

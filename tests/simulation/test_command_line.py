@@ -34,7 +34,7 @@ def test_a_replay_prints_one_line_per_event_with_its_legend(
 
     printed = capsys.readouterr().out
     assert code == 0
-    assert "time  process  who" in printed
+    assert "time  process  actor" in printed
     assert "! append barrier 1" in printed
     assert "No checker objects." in printed
 

@@ -103,7 +103,7 @@ def wait_for_rows(path: Path, count: int, *columns: str) -> Rows:
 
 
 def files_below(directory: Path, suffix: str) -> Iterator[Path]:
-    """Find files, also while somebody removes directories there, which `rglob` would trip over."""
+    """Find files, also while directories there are being removed, on which `rglob` would fail."""
     for parent, _, names in os.walk(directory):
         yield from (Path(parent, name) for name in names if name.endswith(suffix))
 

@@ -32,7 +32,7 @@ SCHEMA = "k int, v long, t timestamp"
 DELAY_S = 150
 BIG = 150
 PLAIN = {**BEGUN["hdfs"], "spark.sql.shuffle.partitions": "3"}
-"""What a session has that nobody has set up, but for the number of partitions."""
+"""The settings of an unconfigured session, but for the number of partitions."""
 
 PIPELINE = """
 from pyspark.sql import functions as F

@@ -115,7 +115,7 @@ def rows(spark: SparkSession) -> DataFrame:
 
 @pytest.fixture
 def all_types(spark: SparkSession) -> Iterator[SparkSession]:
-    """Some types are there only where somebody asks for them."""
+    """Enable the types that Spark has only on request."""
     switches = ("timeType.enabled", "geospatial.enabled")
     for name in switches:
         spark.conf.set(f"spark.sql.{name}", "true")
@@ -153,7 +153,7 @@ def through(
 
     def note(frame: DataFrame, _: int) -> None:
         found.extend(frame.collect())
-        # All was read: nobody need wait for more.
+        # All was read: there is nothing more to wait for.
         signal.close()
 
     query = (

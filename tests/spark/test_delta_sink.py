@@ -1,4 +1,4 @@
-"""A Delta table as a sink: staged beside it, committed by slot, taken back, on real Spark.
+"""A Delta table as a sink: staged beside it, committed by slot, restored, on real Spark.
 
 The table is read back in two ways: with deltalake, and by this file's own reading of the log's
 JSON and of the Parquet files it names, which knows nothing of deltalake.
@@ -88,7 +88,7 @@ def files_of(table: Path) -> dict[str, dict[str, Any]]:
 
 
 def rows_of(table: Path) -> Rows:
-    """The table's rows by both readers, who must agree, in the order of `id`."""
+    """The table's rows by both readers, which must agree, in the order of `id`."""
     independent: Rows = []
     for path, action in files_of(table).items():
         file = table / path
@@ -309,7 +309,7 @@ def test_another_writer_between_two_commits_keeps_its_rows(
     assert ids_of(table) == [1, 2, 10, 11, 12, 13]
 
 
-def test_a_writer_who_is_faster_makes_the_commit_look_again(
+def test_a_commit_that_lost_a_race_looks_again(
     spark: SparkSession, open_sink: Open, table: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     sink = open_sink()
@@ -853,7 +853,7 @@ def test_a_table_with_features_that_we_do_not_know_is_refused(
         open_sink()
 
 
-def test_a_table_with_rules_that_nobody_would_check_is_refused(
+def test_a_table_with_rules_that_would_not_be_checked_is_refused(
     open_sink: Open, table: Path
 ) -> None:
     DeltaTable.create(str(table), Schema([Field("id", PrimitiveType("long"), nullable=False)]))

@@ -45,7 +45,7 @@ from cutwater.run import PipelineRun
 PAGE = "how-to/migrate-from-plain-spark.md"
 LARGE_CENTS = 10_000
 PLAIN = {**BEGUN["hdfs"], "spark.sql.shuffle.partitions": "3"}
-"""What a session has that nobody has set up, but for the number of partitions."""
+"""The settings of an unconfigured session, but for the number of partitions."""
 
 Order = dict[str, Any]
 

@@ -253,7 +253,7 @@ def test_a_fork_runs_beside_its_original_into_tables_of_its_own(
     count = len(table(tables / "every", "value"))
     assert table(tables / "every", "value") == [(number,) for number in range(count)]
     assert not (tables / "every" / "_cutwater" / made.pipeline_id).exists()
-    # The fork is a pipeline of its own, whose first checkpoint nobody keeps for ever.
+    # The fork is a pipeline of its own, whose first checkpoint is not kept for ever.
     assert opened(tmp_path, "trial").log.read().decisions[0].kind is CheckpointKind.CHECKPOINT
 
 

@@ -95,12 +95,12 @@ def test_a_running_pipeline_is_operated_through_its_store(
         for offset in last["tasks"][name]["offsets"].values()
     }
     assert table(tmp_path / "table", "channel", "value") == expected(read["web"], read["stores"])
-    # Whoever comes late is told, and nothing that was asked is left behind.
+    # A late request gets an error, and no request is left in the store.
     assert (late.exit_code, "CW-611" in late.stdout) == (1, True)
     (requests,) = tmp_path.glob("store/pipelines/*/requests")
     assert list(requests.iterdir()) == []
 
-    # And it goes on from there, to the end, as if nobody had stopped it.
+    # And it goes on from there, to the end, as if it had not been stopped.
     total = 2 * max(read.values()) + 1000
     more = example("union").create(total=str(total), rate="100000", table=str(tmp_path / "table"))
     finished = run(more, spark, options(tmp_path, available_now=True))

@@ -1,6 +1,6 @@
 """Spark's plans have the parts that Cutwater knows by their simple names, on the version in use.
 
-Nobody can look a simple name up: one that Spark has renamed would simply never be found again.
+A simple name cannot be looked up: one that Spark has renamed would simply never be found again.
 """
 
 from collections.abc import Callable, Iterator

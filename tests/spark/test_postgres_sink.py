@@ -97,7 +97,7 @@ def write(sink: OpenSink, rows: DataFrame, slot: int = 1) -> None:
 
 @pytest.fixture
 def with_times(spark: SparkSession) -> Iterator[None]:
-    """Spark 4.3 has the type TIME only where somebody asks for it."""
+    """Enable the type TIME, which Spark 4.3 has only on request."""
     spark.conf.set("spark.sql.timeType.enabled", "true")
     yield
     spark.conf.unset("spark.sql.timeType.enabled")

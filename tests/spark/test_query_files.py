@@ -370,7 +370,7 @@ def test_a_pin_is_a_copy_where_there_are_no_links(
         assert copy.read_bytes() == original.read_bytes()
 
 
-def test_a_pin_takes_nobodys_place(checkpoint: Path, tmp_path: Path) -> None:
+def test_a_pin_replaces_nothing(checkpoint: Path, tmp_path: Path) -> None:
     (tmp_path / "pins").mkdir()
 
     with pytest.raises(FileExistsError):

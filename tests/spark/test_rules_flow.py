@@ -134,7 +134,7 @@ def events_of(path: Path, name: str, rows: list[dict[str, object]]) -> None:
     hidden.rename(path / name)
 
 
-# -- barriers (F1, F6), and files that nobody needs any more (F26)
+# -- barriers (F1, F6), and files that are no longer needed (F26)
 
 
 def test_every_barrier_lies_between_two_batches_of_its_reader(
@@ -346,7 +346,7 @@ def test_an_idle_pipeline_runs_no_batches_and_keeps_no_files_of_rows(
     assert table(tmp_path / "u", "value") == [(number,) for number in range(10)]
 
 
-def test_a_batch_without_rows_wakes_nobody(
+def test_a_batch_without_rows_wakes_no_reader(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     pipeline = Pipeline("sparse")

@@ -54,7 +54,7 @@ def ten_seconds(batch_max: int) -> Read:
 
 
 def two_channels(work: Work, directory: Path) -> Pipeline:
-    """One in four times the batches of the other, so that it comes behind."""
+    """One in four times the batches of the other, so that it lags."""
     pipeline = Pipeline("merging")
     pipeline.source(ten_seconds(500), name="left", chain=False)
     pipeline.source(ten_seconds(2000), name="right", chain=False)
@@ -220,7 +220,7 @@ def own_stream(spark: SparkSession, rows: DataFrame, path: str) -> DataFrame:
 @pytest.mark.parametrize(
     "work", [own_static, own_by_the_newer_reader, own_in_a_subquery, own_stream]
 )
-@pytest.mark.parametrize("written", ["t", "other"], ids=["own", "somebody else's"])
+@pytest.mark.parametrize("written", ["t", "other"], ids=["own", "foreign"])
 def test_a_step_that_reads_what_a_sink_of_its_pipeline_writes_is_refused(
     spark: SparkSession,
     tmp_path: Path,

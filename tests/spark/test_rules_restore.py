@@ -218,7 +218,7 @@ def staged(directory: Path) -> set[Path]:
     return set(files_below(directory / "t" / "_cutwater", ".parquet"))
 
 
-def test_rows_that_nobody_will_commit_are_deleted(spark: SparkSession, tmp_path: Path) -> None:
+def test_rows_that_will_never_be_committed_are_deleted(spark: SparkSession, tmp_path: Path) -> None:
     killed = endless(tmp_path).start(spark, options(tmp_path, checkpoint=RARELY))
     wait_until(killed, lambda status: status.steps[-1].rows > 0, "staged rows")
     killed.kill()

@@ -26,7 +26,7 @@ from cutwater.testing.sink_contract.harness import PIPELINE, SINK
 
 
 def in_sight(directory: Path, suffix: str) -> list[Path]:
-    """The files that a reader finds who only looks: nothing below a name that is hidden."""
+    """The files that a plain directory reader finds: nothing below a hidden name."""
     found = directory.rglob(f"*{suffix}")
     hidden = (".", "_")
     return [

@@ -1,4 +1,4 @@
-"""Sources on real Spark: a row follows from its number, whoever asks, however, and how often.
+"""Sources on real Spark: a row follows from its number, however and how often it is read.
 
 What a stream gave is always compared, row by row, with a batch frame over the plain numbers.
 """
@@ -271,7 +271,9 @@ def test_ids_are_consecutive_from_a_thousand(spark: SparkSession) -> None:
 
 
 @pytest.mark.parametrize("market", [Market(), Market(active_people=3, in_flight_auctions=2)])
-def test_nobody_and_nothing_is_named_before_it_exists(spark: SparkSession, market: Market) -> None:
+def test_no_person_or_auction_is_named_before_it_exists(
+    spark: SparkSession, market: Market
+) -> None:
     people, auctions, bids = (
         nexmark_rows(spark.range(30_000), kind, market=market) for kind in KINDS
     )
@@ -376,7 +378,7 @@ def test_the_stream_is_the_same_as_in_every_version_before(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_are_made_by_spark_alone_and_only_what_is_asked_for(
+def test_rows_are_made_by_spark_alone_and_only_the_requested_ones(
     spark: SparkSession, tmp_path: Path, kind: EventKind
 ) -> None:
     frame = nexmark(spark, kind, total=5_000).select("dateTime")

@@ -169,7 +169,7 @@ PLAIN: Final = {
     ),
     "spark.sql.streaming.stateStore.rocksdb.changelogCheckpointing.enabled": "false",
 }
-"""What Spark has unless somebody sets it, but for the number of partitions."""
+"""Spark's defaults, but for the number of partitions."""
 
 ADOPTING: Final = """
 from pyspark.sql import functions as F
@@ -241,13 +241,13 @@ def sums(files: int) -> dict[int, tuple[int, int]]:
 
 
 def pack(directory: Path, name: str) -> None:
-    """Keep a directory under a name, without who made it, when and where."""
+    """Keep a directory under a name, without its owner, time and place."""
     GOLDEN.mkdir(exist_ok=True)
     with tarfile.open(GOLDEN / f"{name}.tar.xz", "w:xz") as archive:
-        archive.add(directory, ".", filter=_nobodys)
+        archive.add(directory, ".", filter=_without_owner)
 
 
-def _nobodys(entry: tarfile.TarInfo) -> tarfile.TarInfo:
+def _without_owner(entry: tarfile.TarInfo) -> tarfile.TarInfo:
     entry.uid = entry.gid = entry.mtime = 0
     entry.uname = entry.gname = ""
     return entry

@@ -257,7 +257,7 @@ def takes_errors_for_absence(call: ast.Call) -> Iterator[str]:
 
 
 def hides_errors(node: ast.Attribute) -> str | None:
-    """Name a function that hides errors whoever calls it; None for any other."""
+    """Name a function that hides errors from every caller; None for any other."""
     name = ast.unparse(node)
     if node.attr in HIDES_ERRORS or name in {f"os.path.{text}" for text in OF_OS_PATH}:
         return name

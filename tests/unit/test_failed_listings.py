@@ -211,7 +211,7 @@ def test_what_a_dead_process_left_is_not_passed_over(tmp_path: Path, taken: Desc
 
 @dataclass(frozen=True)
 class MoreRows(ArrowRows):
-    """Rows of which one file is lost between its writer and whoever looks."""
+    """Rows of which one file is lost between its writer and its reader."""
 
     def write_parquet(
         self, directory: str, options: Mapping[str, str], partition_by: Sequence[str] = ()

@@ -12,7 +12,7 @@ from cutwater.runtime.reporting.status import ChannelStatus, CheckpointReport, R
 
 
 class Cells(HTMLParser):
-    """The text between tags, in order; fails at a tag that nobody has written."""
+    """The text between tags, in order; fails at a tag that is not expected."""
 
     def __init__(self, html: str) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The embedded session of a command: started when it is first needed, with everybody's settings.
+"""The embedded session of a command: started when it is first needed, with all settings.
 
 Most files are loaded without Spark; a declarative project needs it to be loaded, and brings
 settings of its own, which must be known before Spark starts.

@@ -73,8 +73,8 @@ class Evaluation:
 def conformed(frame: DataFrame, columns: StructType) -> DataFrame:
     """Return rows with the columns of a table, in its order.
 
-    A column that a flow lacks is null. A watermark ends at a table: who reads it as a stream sets
-    one of its own.
+    A column that a flow lacks is null. A watermark ends at a table: a flow that reads it as a
+    stream sets its own.
     """
     if frame.columns == columns.names and channel_form(frame.schema).watermark is None:
         return frame

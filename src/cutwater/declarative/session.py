@@ -6,7 +6,7 @@ A flow reads another dataset by its name, with `spark.table`, `spark.read.table`
 injects `spark` into a definition file, and its guide obtains it by `SparkSession.active()`; both
 give this object, also to code that pyspark runs for the user, such as a UDF that is made.
 
-Who reads is known per thread, because steps call their functions in threads of their own.
+The reader is known per thread, because steps call their functions in threads of their own.
 """
 
 import threading

@@ -337,8 +337,8 @@ class Generation:
             case events.RestartPipeline(reason, detail):
                 failure = self._failure
                 detail = detail if failure else f"{reason.sentence} ({detail})"
-                who, error = (failure.step, failure.error) if failure else (None, None)
-                self._outcome = Outcome(End.FAILED, who, error, detail)
+                failed_step, error = (failure.step, failure.error) if failure else (None, None)
+                self._outcome = Outcome(End.FAILED, failed_step, error, detail)
             case events.Halt(reason):
                 self._outcome = self._conclude_halt(reason)
             case events.AnswerRequest(request, result):

@@ -175,7 +175,7 @@ class Supervisor:
                 return False
             return is_gone(store.backend, store.pipeline, holder, self._wake.wait)
         except StoreError as doubt:
-            _LOG.warning("nobody can say whether the process that has claimed it lives: %s", doubt)
+            _LOG.warning("it is unknown whether the process that has claimed it lives: %s", doubt)
             return False
 
     def _succeed(self, fenced: BaseException) -> None:
@@ -222,7 +222,7 @@ class Supervisor:
             return generation.built.steps[outcome.step].failed_batch()
         except (CutwaterError, OSError, ValueError) as error:
             # Only for the error message: it must not prevent the restart.
-            _LOG.warning("nobody can say what the failed batch was reading: %s", error)
+            _LOG.warning("it is unknown what the failed batch was reading: %s", error)
             return None
 
     def _error(self, outcome: Outcome) -> CutwaterError:
@@ -495,7 +495,7 @@ def find_fencing_error(
     try:
         fenced = fenced_out(store, tried)
     except StoreError as error:
-        _LOG.warning("nobody can say whether another process runs the pipeline: %s", error)
+        _LOG.warning("it is unknown whether another process runs the pipeline: %s", error)
         fenced = None
     if fenced is not None:
         fenced.__cause__ = outcome.error

@@ -29,8 +29,8 @@ def test_a_pause_between_commits_that_cannot_work_is_refused(text: str) -> None:
         delivery(text)
 
 
-def test_who_shows_batches_is_remembered_by_the_store() -> None:
-    """A table may have to be taken back by somebody who has no file (rule F33)."""
+def test_the_store_remembers_which_sinks_show_batches() -> None:
+    """A table may have to be rolled back by a process without the pipeline's file (rule F33)."""
     shows = sinks.delta("a", visibility="batch", commit_every="1m")
 
     assert delivery_of(shows) == delivery("1m", "batch")

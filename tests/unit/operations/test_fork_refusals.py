@@ -1,4 +1,4 @@
-"""What stands against a fork: rows that a source no longer has, targets that nobody knows.
+"""What prevents a fork: rows that a source no longer has, targets that are not known.
 
 The pipeline reads three files; its first checkpoint has seen one of them, its second all three.
 """
@@ -88,7 +88,7 @@ def test_a_fork_may_go_on_without_them_and_says_so(
     assert list(list_pipelines(store.backend)) == ["files", "trial"]
 
 
-def test_where_nobody_knows_the_originals_targets_there_is_no_fork(
+def test_without_the_originals_targets_there_is_no_fork(
     store: PipelineStore, tmp_path: Path
 ) -> None:
     """A pipeline that was adopted by an older Cutwater and never ran."""
@@ -104,7 +104,7 @@ def test_where_nobody_knows_the_originals_targets_there_is_no_fork(
 def test_a_pipeline_that_never_ran_can_start_from_where_it_stands(
     store: PipelineStore, tmp_path: Path
 ) -> None:
-    """Nobody has recorded its sinks' targets yet, and nobody needs them."""
+    """The targets of its sinks are not recorded yet, and are not needed."""
     for generation in (1, 2):
         store.backend.delete(PipelinePaths(store.pipeline).targets(Generation(generation)))
 

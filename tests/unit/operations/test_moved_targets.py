@@ -54,7 +54,7 @@ def test_a_start_that_was_refused_has_written_nowhere() -> None:
     assert position(restored.cut) == 3
 
 
-def test_a_generation_that_committed_elsewhere_stands_against_going_back() -> None:
+def test_a_generation_that_committed_elsewhere_prevents_a_rewind() -> None:
     pipeline = start_pipeline([False, False])
     move(pipeline)
     run_generation(pipeline, [False])
@@ -67,7 +67,7 @@ def test_a_generation_that_committed_elsewhere_stands_against_going_back() -> No
 
 
 def test_a_recovery_point_shows_what_the_targets_before_it_showed() -> None:
-    """The version it names is one of another table, which must not be taken back by it."""
+    """The version it names is one of another table, which must not be restored to it."""
     pipeline = start_pipeline([False, False])
     move(pipeline)
     pipeline.tables[A].versions = [(), (100,), (100, 101)]
@@ -78,7 +78,7 @@ def test_a_recovery_point_shows_what_the_targets_before_it_showed() -> None:
     assert pipeline.tables[A].versions[-1] == (100, 101)
 
 
-def test_what_only_carried_rows_elsewhere_does_not_stand_against_going_back() -> None:
+def test_what_only_carried_rows_elsewhere_does_not_prevent_a_rewind() -> None:
     pipeline = start_pipeline([False, False])
     before = pipeline.tables[A]
     move(pipeline)
@@ -124,7 +124,7 @@ def test_a_commit_without_rows_is_not_finished_at_another_target() -> None:
 
 
 @pytest.mark.parametrize("is_point", [False, True])
-def test_a_sink_that_was_not_there_just_then_goes_back_to_what_it_showed(is_point: bool) -> None:
+def test_a_sink_that_was_not_there_just_then_is_rewound_to_what_it_showed(is_point: bool) -> None:
     """Not to its beginning: the rows it had then were older than the checkpoint."""
     pipeline = start_pipeline([False, False])
     table = pipeline.tables.pop(A)
@@ -144,7 +144,7 @@ def test_a_sink_that_was_not_there_just_then_goes_back_to_what_it_showed(is_poin
     assert pipeline.tables[B].versions[-1] == tuple(range(9))
 
 
-def test_a_sink_that_has_written_since_and_is_gone_stands_against_going_back() -> None:
+def test_a_sink_that_has_written_since_and_is_gone_prevents_a_rewind() -> None:
     """Its rows would stay, and come again if it came back."""
     pipeline = start_pipeline([False])
     table, alone = pipeline.tables[A], {B: TARGETS[B]}
@@ -175,7 +175,7 @@ def test_what_it_showed_is_of_the_target_it_had_before() -> None:
         pipeline.rewind(1)
 
 
-def test_targets_that_nobody_has_recorded_are_not_compared() -> None:
+def test_targets_that_are_not_recorded_are_not_compared() -> None:
     """A store of the first versions."""
     pipeline = start_pipeline([True])
     store = pipeline.opened()

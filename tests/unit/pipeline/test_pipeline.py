@@ -1,4 +1,4 @@
-"""Declaring a pipeline: forms, names, options, and who may take whose name."""
+"""Declaring a pipeline: forms, names, options, and which nodes may share a name."""
 
 import functools
 from pathlib import Path
@@ -300,7 +300,7 @@ def test_a_patience_that_has_no_effect_is_refused(unaligned: Unaligned, why: str
         Pipeline("orders").step(pass_on, alignment_timeout="1s", unaligned=unaligned)
 
 
-def test_a_misspelled_option_is_told_the_right_one() -> None:
+def test_the_error_for_a_misspelled_option_names_the_right_one() -> None:
     with pytest.raises(ConfigError, match="a step has no such option; output_mode may be meant"):
         Pipeline("orders").step(pass_on, output_modes="update")  # type: ignore[call-overload]
 

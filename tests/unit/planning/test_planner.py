@@ -103,7 +103,7 @@ def channels(planned: PhysicalPlan, name: str) -> list[str]:
 
 
 def reason(planned: PhysicalPlan, name: str) -> str:
-    """Why there is a channel behind the step."""
+    """Why there is a channel after the step."""
     output = step(planned, name).output
     assert output is not None
     return output.reason
@@ -185,7 +185,7 @@ def test_the_example_becomes_a_topology() -> None:
     )
 
 
-def test_a_source_has_no_pinned_start_unless_somebody_knows_it() -> None:
+def test_a_source_has_no_pinned_start_unless_it_is_known() -> None:
     topology = plan(orders_pipeline()).topology()
 
     assert not topology[StepId("valid")].pinned_start
@@ -238,7 +238,7 @@ def test_a_step_is_a_step_of_its_own_and_its_last_sink_runs_in_it() -> None:
     assert reason(planned, "b") == "step b has its own state and pace, and is used by c"
 
 
-def test_a_sink_behind_a_view_runs_in_the_step_before_the_view() -> None:
+def test_a_sink_after_a_view_runs_in_the_step_before_the_view() -> None:
     pipeline = Pipeline("tail")
     pipeline.source(read, name="a")
     pipeline.step(pass_on, name="b", inputs=["a"])
@@ -419,7 +419,7 @@ def test_an_update_mode_step_may_not_feed_a_step_that_counts_each_row() -> None:
     assert "updates=[…]" in problem
 
 
-def test_keys_of_updates_that_nobody_sends_are_refused() -> None:
+def test_keys_of_updates_are_refused_if_no_input_has_updates() -> None:
     pipeline = Pipeline("updates")
     pipeline.source(read, name="a")
     pipeline.step(pass_on, name="b", inputs=["a"], updates=["id"])
@@ -469,7 +469,7 @@ def test_a_complete_result_may_go_to_sinks_through_views() -> None:
     assert [step.output_mode for step in planned.steps] == ["complete", "complete", "complete"]
 
 
-def test_a_target_of_whole_results_alone_shares_them_with_nobody() -> None:
+def test_a_target_of_whole_results_alone_does_not_share_them() -> None:
     pipeline = Pipeline("complete")
     whole = Target("files/c", frozenset({"complete"}))
     pipeline.source(read, name="a")
@@ -545,7 +545,7 @@ def test_a_complete_result_may_not_be_combined_with_another_input() -> None:
 # What is refused.
 
 
-def test_an_unknown_input_is_told_the_nearest_name() -> None:
+def test_the_error_for_an_unknown_input_names_the_nearest_node() -> None:
     pipeline = Pipeline("typo")
     pipeline.source(read, name="orders")
     pipeline.view(pass_on, name="valid", inputs=["orders"])
@@ -557,7 +557,7 @@ def test_an_unknown_input_is_told_the_nearest_name() -> None:
     )
 
 
-def test_an_input_called_like_a_function_is_told_the_name_of_its_node() -> None:
+def test_the_error_for_an_input_called_like_a_function_names_its_node() -> None:
     pipeline = Pipeline("renamed")
     pipeline.source(read, name="orders-eu")
     pipeline.sink("table", TABLE, of=lambda read: read)
@@ -567,7 +567,7 @@ def test_an_input_called_like_a_function_is_told_the_name_of_its_node() -> None:
     assert problem.endswith("reads read, but no node is called that; did you mean orders-eu?")
 
 
-def test_an_unknown_input_that_resembles_nothing_is_told_what_there_is() -> None:
+def test_the_error_for_an_input_that_resembles_nothing_lists_all_nodes() -> None:
     pipeline = Pipeline("unknown")
     pipeline.source(read, name="orders")
     pipeline.view(pass_on, name="valid", inputs=["orders"])
@@ -618,7 +618,7 @@ def test_every_cycle_is_reported() -> None:
     assert "b -> c -> b;" in second
 
 
-def test_a_pipeline_without_a_sink_is_told_where_one_could_be() -> None:
+def test_the_error_for_a_pipeline_without_a_sink_names_a_place_for_one() -> None:
     pipeline = Pipeline("endless")
     pipeline.source(read, name="orders")
     pipeline.view(pass_on, name="valid", inputs=["orders"])
@@ -636,7 +636,7 @@ def test_a_pipeline_without_nodes_has_no_sink() -> None:
     assert problem.endswith("the pipeline has no sink, so nothing would come out of it")
 
 
-def test_a_node_that_nobody_reads_is_refused() -> None:
+def test_a_node_that_no_other_node_reads_is_refused() -> None:
     pipeline = Pipeline("unused")
     pipeline.source(read, name="orders")
     pipeline.view(pass_on, name="valid", inputs=["orders"])
@@ -673,7 +673,7 @@ def test_a_source_reads_no_other_node() -> None:
     assert "source orders (function join) takes left, right, but a source reads no other" in problem
 
 
-def test_a_step_without_inputs_is_told_to_be_a_source() -> None:
+def test_the_error_for_a_step_without_inputs_suggests_a_source() -> None:
     pipeline = Pipeline("step")
     pipeline.step(read, name="orders")
     pipeline.sink("table", TABLE, of="orders")

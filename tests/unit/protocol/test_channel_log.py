@@ -1,4 +1,4 @@
-"""The index of a channel: who may read how far, who has room, what may be freed."""
+"""The index of a channel: how far each reader may read, where there is room, what may be freed."""
 
 import pytest
 from tests.unit.protocol.builders import (
@@ -47,7 +47,7 @@ def test_appending_a_batch_again_changes_nothing() -> None:
     assert log.end == place(2)
 
 
-def test_a_batch_that_comes_again_behind_the_end_changes_nothing() -> None:
+def test_a_batch_that_comes_again_after_the_end_changes_nothing() -> None:
     log = channel(FAST, events_held=1)
     log.append(EndOfInput())
 
@@ -105,7 +105,7 @@ def test_nothing_follows_the_end_of_input(message: Message) -> None:
     assert log.ended
 
 
-def test_a_barrier_sits_behind_what_was_appended_before_it() -> None:
+def test_a_barrier_follows_what_was_appended_before_it() -> None:
     """Seed 001 C6: barriers did not flow through the event queues."""
     log = channel(FAST, events_held=2)
 
@@ -203,7 +203,7 @@ def test_a_barrier_is_appended_whatever_the_bound_says() -> None:
     assert log.news(SLOW) == (Placed(place(5), barrier(1)),)
 
 
-def test_a_channel_that_nobody_reads_always_has_room() -> None:
+def test_a_channel_without_readers_always_has_room() -> None:
     log = channel(events_held=3)
 
     assert log.has_room(Bound(1, 1))
@@ -213,7 +213,7 @@ def test_a_channel_that_nobody_reads_always_has_room() -> None:
 # -- the limit
 
 
-def test_a_reader_stops_before_a_barrier_that_nobody_released() -> None:
+def test_a_reader_stops_before_a_barrier_that_was_not_released() -> None:
     """Rule F6: a limit that is open by default lets a batch span the barrier."""
     log = channel(FAST, events_held=1)
     log.append(barrier(1))
@@ -233,7 +233,7 @@ def test_a_reader_goes_on_once_the_barrier_is_released() -> None:
 
 
 def test_a_release_before_the_barrier_is_there_counts_when_it_comes() -> None:
-    """Rule F28: the late barrier of an ended attempt holds nobody."""
+    """Rule F28: the late barrier of an ended attempt holds no reader."""
     log = channel(FAST)
     log.release(FAST, ONE)
 
@@ -319,7 +319,7 @@ def test_a_barrier_that_was_passed_never_holds_again() -> None:
     assert log.limit(FAST) == place(2)
 
 
-def test_watermarks_cancels_and_the_end_hold_nobody() -> None:
+def test_watermarks_cancels_and_the_end_hold_no_reader() -> None:
     """Rule F37 and F18: they gate nothing."""
     log = channel(FAST)
     log.append(Watermark(1))
@@ -331,7 +331,7 @@ def test_watermarks_cancels_and_the_end_hold_nobody() -> None:
     assert log.limit(FAST) == place(2)
 
 
-def test_an_event_behind_a_released_barrier_is_neither_lost_nor_moved() -> None:
+def test_an_event_after_a_released_barrier_is_neither_lost_nor_moved() -> None:
     """Seed 001 C3 and 002 C3: post-barrier events were swallowed by the buffer and cleared."""
     log = channel(FAST, events_held=1)
     log.append(barrier(1))
@@ -385,7 +385,7 @@ def test_two_inputs_of_one_step_read_the_same_channel_at_their_own_pace() -> Non
     assert (log.position(left), log.position(right)) == (place(2), START)
 
 
-def test_control_messages_are_told_once_and_however_far_behind_the_reader_is() -> None:
+def test_control_messages_are_reported_once_however_far_behind_the_reader_is() -> None:
     """Rule F18: the record of the end is found ahead of the position."""
     log = channel(SLOW, events_held=4)
     log.append(barrier(1))
@@ -397,7 +397,7 @@ def test_control_messages_are_told_once_and_however_far_behind_the_reader_is() -
     assert second == ()
 
 
-def test_a_reader_is_told_only_what_it_has_not_been_told() -> None:
+def test_a_reader_gets_only_news_that_it_has_not_had() -> None:
     log = channel(FAST, SLOW)
     log.append(barrier(1))
     log.news(FAST)
@@ -455,7 +455,7 @@ def test_the_watermark_at_a_position_is_known_before_the_reader_moves_there() ->
     assert log.watermark_ms(FAST) is None
 
 
-def test_a_watermark_behind_a_held_barrier_is_passed_with_the_release() -> None:
+def test_a_watermark_after_a_held_barrier_is_passed_with_the_release() -> None:
     log = channel(FAST, events_held=1)
     log.append(barrier(1))
     log.append(Watermark(100))
@@ -624,7 +624,7 @@ def test_a_reader_outside_a_restored_range_is_refused(position: int) -> None:
         ChannelLog(ChannelId("orders"), {FAST: place(position)}, base=place(5), events=(event(0),))
 
 
-def test_what_lies_behind_a_barrier_nobody_was_told_of_is_not_recorded() -> None:
+def test_what_lies_after_a_barrier_that_was_not_announced_is_not_recorded() -> None:
     """Rule F21: it would be counted against the bound although it is not in flight."""
     log = ChannelLog(ChannelId("orders"), {FAST: START})
     log.append(event(0))

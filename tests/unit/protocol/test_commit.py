@@ -168,7 +168,7 @@ def test_a_recovery_point_asks_nothing_of_the_sinks() -> None:
     assert committer.state is CommitterState.IDLE
 
 
-def test_a_rewind_takes_every_sink_back() -> None:
+def test_a_rewind_restores_every_sink() -> None:
     """Rule F13, also a sink that had shown nothing."""
     rewind = replace(two_sinks(), kind=CheckpointKind.REWIND, restores={T1: "v3", T2: None})
     rewind = replace(rewind, commit=NOTHING)
@@ -240,7 +240,7 @@ def recording() -> Committer:
     return committer
 
 
-def test_a_record_that_the_store_does_not_take_is_told_of_once_and_asked_for_again() -> None:
+def test_a_record_that_the_store_refuses_is_reported_once_and_requested_again() -> None:
     """With growing pauses, like a sink; nothing can be decided until it is there."""
     committer = recording()
 

@@ -163,7 +163,7 @@ def test_two_attempts_may_be_open_when_nothing_overtakes() -> None:
     assert options.max_concurrent == 2
 
 
-# -- every option changes something (seed 001 H9 and 002 H10: options that nobody read)
+# -- every option changes something (seed 001 H9 and 002 H10: options that no code read)
 
 
 def test_interval_says_when_the_next_attempt_starts() -> None:
@@ -325,7 +325,7 @@ def test_commit_every_lets_sinks_wait_for_their_turn() -> None:
 
 
 def test_recovery_points_max_asks_for_a_cut_that_commits() -> None:
-    """Rule F3: sinks that wait get a cut that nobody overtakes."""
+    """Rule F3: sinks that wait get a cut in which no step overtakes."""
     request = CheckpointRequest()
 
     assert request.standing_alone().flags == Flag.FULL_SNAPSHOT

@@ -85,7 +85,7 @@ def test_an_empty_log_is_claimed_as_the_first_generation() -> None:
     assert next_action(known) == ClaimGeneration(claim(1, 1, "mine"))
 
 
-def test_a_claim_that_lost_the_race_is_made_again_behind_the_winners() -> None:
+def test_a_claim_that_lost_the_race_is_made_again_after_the_winners() -> None:
     log = LogView((claim(1, 1), decision(2), claim(3, 2, "theirs")))
 
     assert next_action(facts(log)) == ClaimGeneration(claim(4, 3, "mine"))
@@ -97,7 +97,7 @@ def test_a_claim_is_found_by_its_nonce() -> None:
     assert own_claim(LOG, "yours") is None
 
 
-def test_who_is_taken_over_knows_by_whom() -> None:
+def test_a_process_that_was_taken_over_knows_its_successor() -> None:
     log = LogView((claim(1, 1), claim(2, 2, "mine"), decision(3), claim(4, 3, "theirs")))
 
     mine, theirs = claim(2, 2, "mine"), claim(4, 3, "theirs")
@@ -109,7 +109,7 @@ def test_who_is_taken_over_knows_by_whom() -> None:
 
 
 def test_a_predecessor_has_taken_over_nothing() -> None:
-    """The store did not take our claim: we come after whoever is last in the log."""
+    """The store did not take our claim: we come after the last claim in the log."""
     log = LogView((claim(1, 1, "before"), claim(2, 2, "last")))
 
     assert taken_over(log, [claim(3, 3, "never written")]) is None
@@ -294,7 +294,7 @@ def test_a_finished_rewind_is_not_undone() -> None:
 
 
 def test_a_decided_commit_of_a_sink_that_is_gone_is_refused_and_not_skipped() -> None:
-    """Rule F8 (b): its rows were decided, and nobody else can commit them."""
+    """Rule F8 (b): its rows were decided, and nothing else can commit them."""
     known = replace(facts(committed_through=0), sinks=frozenset())
 
     waiting = (Damage("t", "it has not committed its 1 rows"),)
@@ -324,7 +324,7 @@ def test_what_a_sink_that_is_gone_has_left_undone_is_said_as_it_is(
         pytest.param((claim(1, 1), claim(2, 2, "mine")), id="the claim took its place"),
     ],
 )
-def test_a_commit_whose_decision_is_gone_is_no_reason_to_begin_anew(
+def test_a_commit_whose_decision_is_gone_is_no_reason_to_start_empty(
     entries: tuple[LogEntry, ...],
 ) -> None:
     """The rows that sinks have committed would come again."""
@@ -336,7 +336,7 @@ def test_a_commit_whose_decision_is_gone_is_no_reason_to_begin_anew(
 # -- targets
 
 
-def test_targets_are_checked_before_anything_is_taken_back_or_restored() -> None:
+def test_targets_are_checked_before_anything_is_rolled_back_or_restored() -> None:
     """Rule F43."""
     unchecked = replace(facts(), targets_checked=False, showing=frozenset({T}))
 
@@ -434,8 +434,8 @@ def test_a_cut_that_carries_output_of_a_sink_that_is_gone_is_refused() -> None:
 # -- sinks that show batches before their checkpoint (rule F33)
 
 
-def test_what_a_sink_shows_beyond_the_cut_is_taken_back_before_the_restore() -> None:
-    """Verify, repeat, take back, build."""
+def test_what_a_sink_shows_beyond_the_cut_is_rolled_back_before_the_restore() -> None:
+    """Verify, repeat, roll back, build."""
     showing = replace(facts(), showing=frozenset({T}))
     repeats = next_action(replace(showing, committed_through=NO_SLOT))
     taking = next_action(showing)
@@ -457,7 +457,7 @@ def test_what_a_cut_carries_is_shown_again() -> None:
     assert action == TakeBack(MINE, T, "v1", (committable(T, 0),))
 
 
-def test_a_sink_that_never_committed_is_taken_back_to_its_beginning() -> None:
+def test_a_sink_that_never_committed_is_rolled_back_to_its_beginning() -> None:
     """Its first generation died before the first decision, and had shown rows."""
     empty = facts(LogView((MINE_FIRST,)), manifests={}, verified={}, committed_through=0)
     showing = replace(empty, showing=frozenset({T}))
@@ -470,7 +470,7 @@ def test_a_sink_that_never_committed_is_taken_back_to_its_beginning() -> None:
     assert restores.standing.visible == {T: "none"}
 
 
-def test_a_sink_that_is_gone_is_taken_back_all_the_same() -> None:
+def test_a_sink_that_is_gone_is_rolled_back_all_the_same() -> None:
     """What it showed is seen by others, whatever has become of the code."""
     gone = SinkId("gone")
 

@@ -1,4 +1,4 @@
-"""Retention: what may be deleted, and that what anybody stands on never is."""
+"""Retention: what may be deleted, and that what is still needed never is."""
 
 from dataclasses import replace
 
@@ -176,7 +176,7 @@ def test_the_objects_of_a_rewinds_target_stay_while_the_pipeline_stands_on_it() 
 
 
 def test_what_sinks_have_not_committed_stays() -> None:
-    """Rule F8 (d), whoever staged it."""
+    """Rule F8 (d), whichever generation staged it."""
     objects = (*staged("t-5"), *staged("t-5", generation=OLDER))
 
     assert plan((decision(5),), cuts(5), objects, committed_through=4).objects == ()
@@ -223,7 +223,7 @@ def test_what_the_running_generation_has_staged_is_left_to_the_next_cut() -> Non
     assert removal == RetentionPlan((CheckpointId(8),), ())
 
 
-def test_what_an_earlier_generation_staged_and_nobody_needs_goes() -> None:
+def test_staged_rows_of_an_earlier_generation_are_deleted_if_no_cut_needs_them() -> None:
     assert plan((decision(5),), cuts(5), staged("t-9", generation=OLDER)).objects == ("t-9",)
 
 

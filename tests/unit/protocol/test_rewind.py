@@ -66,7 +66,7 @@ def test_why_a_commit_is_not_recorded_is_said_as_it_is() -> None:
     assert refused(unrecorded).reason is RewindRefusal.NEVER_COMMITTED
 
 
-def test_a_sink_that_the_cut_does_not_know_goes_back_to_what_it_showed_before() -> None:
+def test_a_sink_that_the_cut_does_not_know_is_rewound_to_what_it_showed_before() -> None:
     known = replace(FACTS, sinks=(T, SinkId("u"), SinkId("v")), before={SinkId("u"): "u3"})
 
     assert planned(known).restores == {T: "v4", SinkId("u"): "u3", SinkId("v"): None}
@@ -104,7 +104,7 @@ def test_the_decision_of_a_rewind_makes_sinks_restore() -> None:
     ] == [(True, "v4", ())]
 
 
-def test_a_rewind_to_a_recovery_point_goes_back_to_what_was_visible_then() -> None:
+def test_a_rewind_to_a_recovery_point_restores_what_was_visible_then() -> None:
     """Rule F3 and F13: and keeps what it carried."""
     rewind = planned(AT_RECOVERY_POINT)
 
@@ -176,7 +176,7 @@ def test_leaving_the_sinks_does_not_help_a_source_that_forgot() -> None:
 
 
 def test_a_sink_that_is_gone_does_not_stand_against_a_rewind_that_leaves_sinks() -> None:
-    """Rule F13: nothing would be taken back."""
+    """Rule F13: nothing would be rolled back."""
     other = SinkId("other")
     gone = replace(FACTS, sinks=(other,), leave_sinks=True)
 
@@ -184,7 +184,7 @@ def test_a_sink_that_is_gone_does_not_stand_against_a_rewind_that_leaves_sinks()
 
 
 def test_a_sink_that_is_gone_and_whose_output_is_carried_stands_against_any_rewind() -> None:
-    """Rule F3: nobody would ever commit it."""
+    """Rule F3: it would never be committed."""
     gone = replace(AT_RECOVERY_POINT, sinks=(SinkId("other"),), leave_sinks=True)
 
     assert refused(gone).reason is RewindRefusal.SINK_GONE
@@ -219,7 +219,7 @@ def test_a_fork_begins_a_history_of_its_own() -> None:
 
 
 def test_a_fork_of_a_savepoint_begins_with_a_checkpoint_that_may_be_pruned() -> None:
-    """The savepoint belongs to whoever took it, in the pipeline it was taken of."""
+    """The savepoint belongs to the user who took it, in the original pipeline."""
     savepoint = replace(cut(4), kind=CheckpointKind.SAVEPOINT, name="before the change")
 
     fork = forked(savepoint)
@@ -248,5 +248,5 @@ def test_a_rewind_takes_a_sink_that_came_later_back_to_its_beginning() -> None:
 
 
 def test_a_rewind_that_would_restore_a_sink_that_is_gone_is_refused() -> None:
-    """Rule F13: a decided rewind can only be finished, and nobody could."""
+    """Rule F13: a decided rewind can only be finished, and this one could not."""
     assert refused(replace(FACTS, sinks=())) == Refused(RewindRefusal.SINK_GONE, (T,))

@@ -1,4 +1,4 @@
-"""The shape of a pipeline: what can be checkpointed, and who takes part."""
+"""The shape of a pipeline: what can be checkpointed, and which steps take part."""
 
 from dataclasses import replace
 
@@ -124,7 +124,7 @@ OFTEN = UnalignedOptions(alignment_timeout_ms=5_000, max_inflight_bytes=7)
         ({"forced": True}, replace(OFTEN, enabled=False), replace(OFTEN, enabled=False)),
     ],
 )
-def test_a_steps_own_patience_comes_before_that_of_the_run_unless_nobody_overtakes(
+def test_a_steps_own_patience_comes_before_that_of_the_run_unless_no_step_overtakes(
     own: dict[str, int], of_the_run: UnalignedOptions, expected: UnalignedOptions
 ) -> None:
     spec = StepSpec(TABLE, inputs_of("orders"), **own)  # type: ignore[arg-type]

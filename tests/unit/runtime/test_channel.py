@@ -71,7 +71,7 @@ def test_barriers_are_kept_for_the_slowest_reader(channel: Channel) -> None:
     assert kept(channel) == list(range(31, 101))
 
 
-def test_an_event_that_somebody_needs_keeps_the_barriers_behind_it(channel: Channel) -> None:
+def test_an_event_that_a_reader_needs_keeps_the_barriers_after_it(channel: Channel) -> None:
     channel.append(Event(BatchId(0), 1, 10, ("b0/part.parquet",)))
     channel.advance(FAST, Place(1, 10))
     channel.settle(FAST)

@@ -45,7 +45,7 @@ def test_a_complete_entry_with_a_flipped_bit_is_an_error() -> None:
         next(entries)
 
 
-def test_every_message_is_written_with_the_end_behind_it(tmp_path: Path) -> None:
+def test_every_message_is_written_with_the_end_after_it(tmp_path: Path) -> None:
     log = ChannelFile(tmp_path)
     end = Place(1, 40)
     log.append(end, Event(BatchId(0), 3, 40, ("b0/part.parquet",)))
@@ -94,7 +94,7 @@ def test_an_entry_that_is_no_message_is_an_error(tmp_path: Path, payload: bytes)
         read_entries(tmp_path)
 
 
-def test_segments_that_nobody_needs_are_dropped(
+def test_segments_that_no_reader_needs_are_dropped(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(channel_file, "SEGMENT_ENTRIES", 10)

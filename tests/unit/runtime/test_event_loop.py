@@ -180,7 +180,7 @@ def test_a_pipeline_that_does_not_run_yet_aborts_nothing(context: RunContext) ->
 STUCK = "it gave way to the last checkpoint of a stop"
 
 
-def test_a_stop_does_not_wait_behind_an_attempt_that_is_stuck(running: Generation) -> None:
+def test_a_stop_does_not_wait_for_an_attempt_that_is_stuck(running: Generation) -> None:
     waiter = running.history.wait_for(SAVED)
     running.request(SAVED)
 
@@ -198,7 +198,7 @@ def test_a_stop_does_not_wait_behind_an_attempt_that_is_stuck(running: Generatio
     assert [report.failure for report in running.history.reports[-2:]] == [STUCK, ABORTED]
 
 
-def test_a_stop_does_not_wait_behind_the_savepoint_of_another_stop(running: Generation) -> None:
+def test_a_stop_does_not_wait_for_the_savepoint_of_another_stop(running: Generation) -> None:
     last = replace(SAVED, is_last=True)
     waiter = running.history.wait_for(last)
 
@@ -255,7 +255,7 @@ def test_a_stop_whose_last_checkpoint_expires_ends_without_it(context: RunContex
 def test_a_run_whose_input_has_ended_lets_a_pending_savepoint_complete_first(
     context: RunContext,
 ) -> None:
-    """Nobody has asked for a stop, so nothing has to give way."""
+    """There is no request to stop, so nothing has to give way."""
     step = Standstill()
     running = begun(context, step)
     waiter = running.history.wait_for(SAVED)

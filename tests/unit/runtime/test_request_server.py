@@ -93,7 +93,7 @@ def test_a_savepoint_is_taken_once_under_its_name(
 @pytest.mark.parametrize(
     ("full", "kind"), [(False, CheckpointKind.CHECKPOINT), (True, CheckpointKind.FULL)]
 )
-def test_a_checkpoint_is_taken_as_it_was_asked_for(
+def test_a_checkpoint_is_taken_as_it_was_requested(
     store: PipelineStore, control: FakeRunControl, full: bool, kind: CheckpointKind
 ) -> None:
     store.requests.ask(request(kind=RequestKind.CHECKPOINT, full=full))
@@ -103,7 +103,7 @@ def test_a_checkpoint_is_taken_as_it_was_asked_for(
 
 
 @pytest.mark.usefixtures("desk")
-def test_whoever_waits_sees_that_it_has_begun(
+def test_a_waiting_client_sees_that_its_request_has_begun(
     store: PipelineStore, control: FakeRunControl
 ) -> None:
     control.may_proceed.clear()
@@ -290,7 +290,7 @@ def test_an_idle_look_is_one_list(store: PipelineStore) -> None:
     assert store.requests.answer("left") == answered
 
 
-def test_who_asks_while_the_pipeline_ends_is_told(
+def test_a_request_made_while_the_pipeline_ends_is_answered(
     store: PipelineStore, control: FakeRunControl
 ) -> None:
     desk = RequestServer(store, US, control)
@@ -336,7 +336,7 @@ def test_a_report_of_the_last_moment_is_written(
     assert store.reports.attempt(CheckpointId(1)) == attempt_report(1)
 
 
-def test_a_report_keeps_what_people_were_told(control: FakeRunControl) -> None:
+def test_a_report_keeps_what_users_were_shown(control: FakeRunControl) -> None:
     report = control.checkpoint(CheckpointRequest(CheckpointKind.SAVEPOINT, "before"), None)
     assert report is not None
 

@@ -39,7 +39,7 @@ ONE, TWO, THREE = Generation(1), Generation(2), Generation(3)
 
 
 class LateBackend(MemoryBackend):
-    """Carries out a create of somebody else right before the next one of the log."""
+    """Carries out a create of another process right before the next one of the log."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -217,7 +217,7 @@ def test_a_process_that_lives_or_was_stopped_keeps_the_pipeline(
     ends: dict[int, Callable[[], Outcome]],
     theirs: Lease,
 ) -> None:
-    """Somebody who stops the process that took over does not want the old one to go on."""
+    """A user who stops the process that took over does not want the old one to go on."""
     own = ours(backend)
     ends[1] = fenced_by(store, theirs)
 
@@ -284,7 +284,7 @@ def test_a_claim_whose_process_is_not_known_keeps_the_pipeline(
         run(context, own)
 
 
-def test_who_is_asked_to_stop_does_not_go_on_after_a_dead_claim(
+def test_a_process_that_was_asked_to_stop_does_not_go_on_after_a_dead_claim(
     backend: LateBackend,
     store: PipelineStore,
     context: RunContext,

@@ -1,4 +1,4 @@
-"""A driver that finds somebody else in its place ends as fenced, wherever it met the other one."""
+"""A driver that finds another process in its place ends as fenced, wherever it finds it."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -74,7 +74,7 @@ def uncommitted() -> CrashingPipeline:
     return pipeline
 
 
-def test_a_pipeline_that_goes_on_is_not_stopping_any_more_unless_somebody_stops_it(
+def test_a_pipeline_that_goes_on_is_not_stopping_any_more_unless_it_is_stopped_again(
     tmp_path: Path,
 ) -> None:
     one = supervisor(start_pipeline([False]), tmp_path)
@@ -90,7 +90,7 @@ def test_a_pipeline_that_goes_on_is_not_stopping_any_more_unless_somebody_stops_
 
 
 @pytest.mark.parametrize("successor", [True, False])
-def test_a_recovery_that_a_sink_refuses_is_fenced_if_the_log_shows_by_whom(
+def test_a_recovery_that_a_sink_refuses_is_fenced_if_the_log_shows_a_successor(
     tmp_path: Path, successor: bool
 ) -> None:
     pipeline = uncommitted()
@@ -133,7 +133,7 @@ def test_whatever_a_driver_met_the_log_says_that_it_was_fenced(outcome: Outcome)
     assert fenced.__cause__ is outcome.error
 
 
-def test_without_a_newer_claim_what_was_met_is_told() -> None:
+def test_without_a_newer_claim_the_original_error_is_reported() -> None:
     pipeline = start_pipeline([False])
     ours = claim(pipeline, "ours")
 
@@ -159,4 +159,4 @@ def test_a_log_that_cannot_be_read_now_hides_nothing(caplog: pytest.LogCaptureFi
     pipeline.backend.__class__ = Away
 
     assert find_fencing_error(Outcome(End.FENCED, error=REFUSED), store, [ours]) is REFUSED
-    assert "nobody can say whether another process runs the pipeline" in caplog.text
+    assert "it is unknown whether another process runs the pipeline" in caplog.text

@@ -1,4 +1,4 @@
-"""A store that takes nothing for a while: everybody is answered, and a stop has an end.
+"""A store that takes nothing for a while: every request is answered, and a stop has an end.
 
 The generation is real, and so is its store, in memory; only the steps stand still.
 """
@@ -190,10 +190,10 @@ def test_a_store_that_is_patient_itself_is_not_asked_many_times(
     working.close()
 
 
-def test_a_record_that_is_asked_for_again_is_tried_by_one_only(
+def test_a_record_that_is_requested_again_is_written_by_one_thread_only(
     backend: SmallBackend, working: Effects, posted: "queue.Queue[object]"
 ) -> None:
-    """A store that is away for long must not fill the pool with those who wait for it."""
+    """A store that is away for long must not fill the pool with threads that wait for it."""
     backend.full = True
     for _ in range(20):
         working.start(RECORD)
@@ -213,7 +213,7 @@ def test_a_record_that_is_asked_for_again_is_tried_by_one_only(
 # -- recovery
 
 
-def test_a_claim_that_finds_no_room_is_told_of_and_not_tried_for_ever(
+def test_a_claim_that_finds_no_room_is_reported_and_not_tried_for_ever(
     backend: SmallBackend, context: RunContext
 ) -> None:
     backend.full = True
@@ -223,7 +223,7 @@ def test_a_claim_that_finds_no_room_is_told_of_and_not_tried_for_ever(
         Recovery(context, claims).run()
 
     backend.full = False
-    # Nor is who held it before somebody who has taken it over.
+    # Nor does the earlier holder count as a process that has taken it over.
     assert Recovery(context, claims).run().generation == 2
 
 
@@ -337,7 +337,7 @@ def test_a_stop_ends_although_no_number_is_taken_and_others_wait_for_their_turn(
 def test_a_stop_ends_although_the_commit_before_it_is_blocked_meanwhile(
     backend: SmallBackend, context: RunContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """It was asked for before anybody knew that no checkpoint can be taken any more."""
+    """It was requested before it was known that no checkpoint can be taken any more."""
     monkeypatch.setattr(effects, "_RETRY_S", 0.2)
     backend.full, backend.full_of = True, "/committed/"
     one = begun(context, Standstill(), topology=Topology((StepSpec(ORDERS),)))
@@ -365,7 +365,7 @@ def test_a_stop_ends_although_the_commit_before_it_is_blocked_meanwhile(
 def test_a_pipeline_goes_on_if_the_savepoint_to_stop_with_finds_no_room(
     backend: SmallBackend, context: RunContext
 ) -> None:
-    """Whoever asked hears why, and may ask again; also if he did not wait for it."""
+    """The requester gets the reason and may retry, even without having waited for the result."""
     backend.full = True
     one = begun(context, Standstill())
     request = CheckpointRequest(CheckpointKind.SAVEPOINT, "end", drain=True, is_last=True)
@@ -391,7 +391,7 @@ def test_a_pipeline_goes_on_if_the_savepoint_to_stop_with_finds_no_room(
 def test_a_pipeline_that_is_killed_before_its_last_checkpoint_has_not_finished(
     backend: SmallBackend, context: RunContext, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its input has ended, but nobody has committed what was read."""
+    """Its input has ended, but what was read is not committed."""
     monkeypatch.setattr(effects, "_RETRY_S", 0.5)
     backend.full = True
     one = begun(context)
@@ -416,7 +416,7 @@ def test_a_pipeline_whose_last_checkpoint_finds_no_room_fails_and_says_why(
     assert "No space left on device" in str(ended.error)
 
 
-def test_a_number_that_people_were_told_of_is_not_told_again(
+def test_a_number_that_was_reported_to_users_is_not_reported_again(
     backend: SmallBackend, context: RunContext
 ) -> None:
     """The store did not take it, so the next generation would find it free."""

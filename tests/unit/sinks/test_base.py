@@ -1,4 +1,4 @@
-"""Whether executors see the driver's disk, told by the master alone."""
+"""Whether executors see the driver's disk, judged by the master alone."""
 
 import pytest
 
@@ -23,5 +23,5 @@ def test_executors_on_the_drivers_machine_see_its_disk(master: str, shared: bool
     assert is_one_machine(master) is shared
 
 
-def test_who_has_no_executors_shares_its_disk_with_nobody_else() -> None:
+def test_a_process_without_executors_shares_its_disk_with_no_other() -> None:
     assert share_disk(None)

@@ -44,7 +44,7 @@ def opened(tmp_path: Path, taken: list[tuple[int, int | None]]) -> OpenForeachBa
     return found
 
 
-def test_going_back_is_told_the_last_slot_that_stays(
+def test_a_rewind_passes_the_last_slot_that_stays_to_the_function(
     opened: OpenForeachBatch, taken: list[tuple[int, int | None]]
 ) -> None:
     assert opened.look_back("1").obstacle is None
@@ -61,7 +61,7 @@ def test_going_back_is_told_the_last_slot_that_stays(
     assert len(taken) == 3
 
 
-def test_nothing_to_take_back_needs_nobody_who_could(
+def test_a_rewind_without_rows_to_take_back_needs_no_function(
     opened: OpenForeachBatch, tmp_path: Path
 ) -> None:
     stored = sinks.foreach_batch(lambda *_: None, staging=str(tmp_path)).stored()
@@ -87,7 +87,7 @@ def test_rows_that_were_handed_over_and_are_gone_are_a_problem(opened: OpenForea
     assert opened.problem(handed_over) == f"{schema.name} is missing"
 
 
-def test_a_rewind_behind_what_is_remembered_is_refused_and_takes_nothing_back(
+def test_a_rewind_past_the_oldest_note_is_refused_and_takes_nothing_back(
     opened: OpenForeachBatch,
     taken: list[tuple[int, int | None]],
     monkeypatch: pytest.MonkeyPatch,
@@ -160,7 +160,7 @@ def test_a_console_writes_out_control_characters_of_rows(
     assert capsys.readouterr().out.splitlines()[1:] == ["   a\\x1b[2J\\n\\x9b1m"] * 2
 
 
-def test_a_console_that_nobody_reads_commits(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_console_without_a_reader_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     sink = sinks.console().open(CONTEXT)
     staged = [Committable(SINK, Generation(1), BatchId(0), 3, ())]
     reader, writer = os.pipe()

@@ -1,7 +1,7 @@
 """The retention of sinks: what checkpoints that are kept need stays, and everything else goes.
 
-The store is real, in memory; the sinks are directories of files. Who collects is the holder of the
-claim, or a process that was, and has been paused.
+The store is real, in memory; the sinks are directories of files. The collector is the
+holder of the claim, or a process that held it before and was paused.
 """
 
 import sqlite3
@@ -155,7 +155,7 @@ def test_a_process_that_has_a_successor_lets_no_sink_delete(
 
 
 class Noting(OpenFiles):
-    """A real sink that also notes who asks it to delete, and may be unable to."""
+    """A real sink that also notes which generation deletes, and may be unable to."""
 
     asked: list[str]
     failures: int

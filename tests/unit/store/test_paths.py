@@ -156,5 +156,5 @@ def test_a_name_like_a_hidden_file_is_not_hidden() -> None:
     assert name("..") == "names/%2E."
 
 
-def test_a_probe_has_a_place_that_is_nobody_elses() -> None:
+def test_a_probe_has_a_place_of_its_own() -> None:
     assert probe_object("token") == "probes/token"

@@ -1,4 +1,4 @@
-"""A pipeline's parts side by side: what one says of another while somebody else goes on."""
+"""A pipeline's parts side by side: what one says of another while another process goes on."""
 
 from collections.abc import Callable
 

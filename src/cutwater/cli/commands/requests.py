@@ -319,11 +319,11 @@ def _holder_text(found: FoundPipeline) -> str:
         return f"as far as is known; its lease cannot be read: {found.problem}"
     if lease is None:
         return "it has never run with this store"
-    who = f"process {lease.process} on {lease.host}"
+    process = f"process {lease.process} on {lease.host}"
     match found.holding:
         case Holding.FREE:
-            return f"{who} ran it last and has ended"
+            return f"{process} ran it last and has ended"
         case Holding.STALE:
-            return f"{who} ran it last and sent its last heartbeat {found.age_s} s ago"
+            return f"{process} ran it last and sent its last heartbeat {found.age_s} s ago"
         case _:
-            return f"{who} runs it now; the request was for another process"
+            return f"{process} runs it now; the request was for another process"

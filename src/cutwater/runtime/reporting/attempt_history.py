@@ -246,16 +246,16 @@ class AttemptHistory:
 
     def on_blocked(self, sink: SinkId | None, reason: str) -> str:
         """Log that a sink cannot commit, or that no commit can be recorded; return the sentence."""
-        who = f"sink {sink} cannot commit" if sink else "the store takes no record of a commit"
+        what = f"sink {sink} cannot commit" if sink else "the store takes no record of a commit"
         self._event_log.note(
             EventName.BLOCKED,
-            f"COMMIT_BLOCKED: {who}: {reason}",
+            f"COMMIT_BLOCKED: {what}: {reason}",
             generation=self.generation,
             level=logging.ERROR,
             sink=sink,
             reason=reason,
         )
-        return f"{who}: {reason}"
+        return f"{what}: {reason}"
 
     def on_acknowledged(
         self, checkpoint_id: CheckpointId, step: StepId, report: Callable[[int], StepReport]

@@ -41,7 +41,7 @@ class EventLog:
     """Writes the events of one pipeline."""
 
     def __init__(self, pipeline: str, pipeline_id: str) -> None:
-        self._who = {"pipeline": pipeline, "pipeline_id": pipeline_id}
+        self._common = {"pipeline": pipeline, "pipeline_id": pipeline_id}
 
     def note(
         self,
@@ -56,5 +56,5 @@ class EventLog:
         if not _LOG.isEnabledFor(level):
             return
         known = {name: value for name, value in fields.items() if value is not None}
-        made = {"event": event.value, **self._who, "generation": int(generation), **known}
+        made = {"event": event.value, **self._common, "generation": int(generation), **known}
         _LOG.log(level, "%s", text, extra={FIELDS: made})

@@ -1,4 +1,4 @@
-// Numbers as people read them. What nobody knows is a dash.
+// Numbers as people read them. An unknown value is a dash.
 
 const UNITS = ["B", "KB", "MB", "GB", "TB"];
 const known = (value) => value !== null && value !== undefined;

@@ -100,7 +100,7 @@ def foreign_commit(log: "DeltaLog", target: int, now: int) -> str | None:
         try:
             actions = log.foreign_actions(version)
         except FileNotFoundError:
-            return f"the table's log no longer has version {version}, so who wrote it is unknown"
+            return f"the table's log no longer has version {version}, so its writer is unknown"
         if any(_changes_rows(action) for action in actions):
             return f"version {version} was written by another writer ({_describe_commit(actions)})"
     return None

@@ -67,7 +67,7 @@ def _find(mode: str, kind: str) -> tuple[World, list[Line], int]:
 def _show(say: Callable[[str], None], title: str, mode: str, kind: str) -> None:
     world, lines, checkpoint_id = _find(mode, kind)
     say(f"\n{title}\n")
-    say("    time  who          what")
+    say("    time  actor        what")
     for now_ms, actor, text in _concerning(lines, checkpoint_id):
         say(f"  {now_ms:6}  {actor:12} {text}")
     counts = world.history.counts

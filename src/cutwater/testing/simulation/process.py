@@ -226,7 +226,7 @@ class Process:
             self.stop_after = None
 
     def _generation_ended(self, outcome: Outcome) -> None:
-        """Note how a generation ended; an error that nobody injected is a defect."""
+        """Note how a generation ended; an error that was not injected is a defect."""
         world = self.world
         world.trace(self, "supervisor", f"generation ended: {outcome.end.name} {outcome.detail}")
         world.judge(lambda: world.checkers.generation_ended(self, outcome))

@@ -1,6 +1,6 @@
 """One line for each action, short enough to read a thousand of them.
 
-    time  process  who            what
+    time  process  actor          what
     1204  p0g1     s              append barrier 3
 
 Time is simulated milliseconds; p0g1 is process 0 in generation 1. `>` marks an event of a

@@ -57,7 +57,7 @@ class Nowhere:
 
 
 def planned(partitions: int = 2) -> PhysicalPlan:
-    """A step that chains its source, and two sinks behind it; a step on a channel beside."""
+    """A step that chains its source, and two sinks after it; a step on a channel beside."""
     made = Pipeline("adopting")
 
     def orders(spark: object) -> object:
@@ -332,7 +332,7 @@ def test_a_pipeline_adopts_once_and_not_while_it_runs(query: Path) -> None:
     assert len(opened.log.read().decisions) == 1
 
 
-def test_whoever_claims_the_pipeline_meanwhile_has_it(query: Path) -> None:
+def test_an_adoption_is_fenced_by_a_concurrent_claim(query: Path) -> None:
     opened, adoption = store(), examined(query)
     publish = opened.manifests.publish
 
@@ -488,7 +488,7 @@ def test_what_retention_deletes_meanwhile_is_gone_and_not_damaged(
 
 
 def test_what_a_rewind_took_back_cannot_be_ejected(world: World, tmp_path: Path) -> None:
-    """Its rows are out of the tables, and a plain query would go on behind them."""
+    """Its rows are out of the tables, and a plain query would go on after them."""
     undone = world.decide(world.cut)
     rewind = world.decide(replace(world.cut, origin=world.decision.slot))
 

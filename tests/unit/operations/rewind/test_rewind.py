@@ -1,4 +1,4 @@
-"""Rewinding beside others: who comes in between, and what is said when nobody can tell."""
+"""Rewinds beside other processes: concurrent claims, and the report of an unknown outcome."""
 
 from collections.abc import Callable
 
@@ -86,7 +86,7 @@ def test_a_checkpoint_whose_manifest_alone_has_survived_its_deletion_is_refused(
     assert len(pipeline.opened().log.read().decisions) == decided
 
 
-def test_who_is_claimed_from_before_the_rewind_decides_nothing() -> None:
+def test_a_process_that_is_fenced_before_its_rewind_decides_nothing() -> None:
     pipeline = meddled("log/", claim)
 
     with pytest.raises(Fenced):
@@ -95,7 +95,7 @@ def test_who_is_claimed_from_before_the_rewind_decides_nothing() -> None:
     assert len(pipeline.opened().log.read().decisions) == 3
 
 
-def test_who_is_claimed_from_after_its_own_claim_decides_nothing_either() -> None:
+def test_a_process_that_is_fenced_after_its_own_claim_decides_nothing_either() -> None:
     pipeline = meddled("manifests/", claim)
 
     with pytest.raises(Fenced):
@@ -106,7 +106,9 @@ def test_who_is_claimed_from_after_its_own_claim_decides_nothing_either() -> Non
 
 
 @pytest.mark.parametrize("successor", [True, False])
-def test_a_rewind_that_a_sink_refuses_is_fenced_if_the_log_shows_by_whom(successor: bool) -> None:
+def test_a_rewind_that_a_sink_refuses_is_fenced_if_the_log_shows_a_successor(
+    successor: bool,
+) -> None:
     class Late(VersionedTable):
         def restore(self, permit: CommitPermit, version: Version | None) -> Version:
             # The decision is written, and a successor has acted on a later slot already.
@@ -124,7 +126,7 @@ def test_a_rewind_that_a_sink_refuses_is_fenced_if_the_log_shows_by_whom(success
     assert len(pipeline.opened().log.read().decisions) == 4
 
 
-def test_a_checkpoint_that_was_deleted_meanwhile_is_not_gone_back_to() -> None:
+def test_there_is_no_rewind_to_a_checkpoint_that_was_deleted_meanwhile() -> None:
     def delete(pipeline: CrashingPipeline) -> None:
         paths = PipelinePaths(pipeline.opened().pipeline)
         pipeline.backend.delete(paths.manifest(CheckpointId(1)))
@@ -137,7 +139,7 @@ def test_a_checkpoint_that_was_deleted_meanwhile_is_not_gone_back_to() -> None:
 
 
 def test_objects_that_went_with_their_manifest_are_not_called_damaged() -> None:
-    """Retention of a pipeline that runs, while somebody looks at an older checkpoint of it."""
+    """Retention of a pipeline that runs, while another process reads an older checkpoint of it."""
     pipeline = start_pipeline([False, False])
     store = pipeline.opened()
     log = store.log.read()
@@ -154,7 +156,7 @@ def test_objects_that_went_with_their_manifest_are_not_called_damaged() -> None:
         observe(movable, log, target, leave_sinks=False, held=None)
 
 
-def test_a_number_that_somebody_else_took_is_not_used() -> None:
+def test_a_number_that_another_process_took_is_not_used() -> None:
     def take(pipeline: CrashingPipeline) -> None:
         pipeline.opened().attempts.reserve(
             Attempt(
@@ -197,7 +199,7 @@ def test_a_sink_that_cannot_act_now_leaves_a_decision_that_recovery_finishes() -
     assert position(restored.cut) == 3
 
 
-def test_a_sink_that_cannot_be_looked_at_now_cannot_go_back() -> None:
+def test_a_sink_that_cannot_be_looked_at_now_cannot_be_rewound() -> None:
     pipeline = start_pipeline([False, False])
     pipeline.tables[next(iter(pipeline.tables))].refuses = "look back"
 
@@ -235,7 +237,7 @@ class Unmade(VersionedTable):
         )
 
 
-def test_a_table_that_an_older_process_may_still_make_is_not_taken_back() -> None:
+def test_a_table_that_an_older_process_may_still_make_is_not_rewound() -> None:
     """A process that was paused in its first commit would find nothing that tells it to stop."""
     pipeline = start_pipeline([True, False])
     store = pipeline.opened()
@@ -253,7 +255,7 @@ def test_a_table_that_an_older_process_may_still_make_is_not_taken_back() -> Non
     assert position(restored.cut) == 3
 
 
-def test_a_table_that_nobody_has_had_rows_for_is_taken_back_to_nothing() -> None:
+def test_a_table_that_never_had_rows_is_rewound_to_nothing() -> None:
     pipeline = start_pipeline([True])
     pipeline.tables.update({sink: Unmade(pipeline.backend, sink) for sink in pipeline.tables})
 
@@ -270,7 +272,7 @@ def test_a_pipeline_without_checkpoints_has_nowhere_to_go() -> None:
         find_target(OfflinePipeline("p", store, TARGETS, {}), LogView(), "1", "--to")
 
 
-def test_a_commit_that_was_never_finished_is_not_gone_back_to() -> None:
+def test_there_is_no_rewind_to_a_commit_that_was_never_finished() -> None:
     pipeline = start_pipeline([False, False])
     store = pipeline.opened()
     pipeline.backend.delete(PipelinePaths(store.pipeline).committed(Slot(2)))
@@ -285,7 +287,7 @@ def test_a_commit_that_was_never_finished_is_not_gone_back_to() -> None:
         )
 
 
-def test_a_log_that_lost_its_end_is_not_gone_back_in() -> None:
+def test_there_is_no_rewind_in_a_log_that_lost_its_end() -> None:
     """What the tables show is then not known, and the lost slots would be used again."""
     pipeline = start_pipeline([False, False])
     store = pipeline.opened()

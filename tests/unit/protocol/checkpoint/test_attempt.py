@@ -50,7 +50,7 @@ def test_an_attempt_is_complete_when_every_participant_has_acknowledged() -> Non
     assert one.snapshots == {ORDERS: source_snapshot(), TABLE: sink_snapshot()}
 
 
-def test_an_attempt_names_who_is_missing() -> None:
+def test_an_attempt_names_the_missing_steps() -> None:
     """Seed 000 H6: the step that had answered was blamed."""
     one = attempt()
     one.acknowledge(sink_snapshot())
@@ -80,7 +80,7 @@ def test_an_acknowledgement_after_completion_is_a_duplicate() -> None:
 
 
 def test_a_stranger_is_answered_and_not_counted() -> None:
-    """Seed 000 H7, H9 and H10: anybody could complete an attempt."""
+    """Seed 000 H7, H9 and H10: any sender could complete an attempt."""
     one = attempt()
 
     result = one.acknowledge(sink_snapshot(step=StepId("ghost")))
@@ -99,7 +99,7 @@ def test_another_generation_is_answered_and_not_counted() -> None:
     assert one.snapshots == {}
 
 
-def test_nobody_can_acknowledge_before_the_attempt_has_begun() -> None:
+def test_no_step_can_acknowledge_before_the_attempt_has_begun() -> None:
     one = attempt(Phase.RESERVING)
 
     assert one.acknowledge(source_snapshot()) is AckResult.UNKNOWN
@@ -165,7 +165,7 @@ def test_the_barrier_of_an_attempt_names_it_and_its_start() -> None:
 def test_a_request_becomes_the_flags_of_its_barrier(
     request_: CheckpointRequest, flags: Flag
 ) -> None:
-    """Seed 003 M7: flags that nobody interprets."""
+    """Seed 003 M7: flags that no code interprets."""
     assert request_.flags == flags
     assert attempt(request=request_).barrier.flags == flags
 

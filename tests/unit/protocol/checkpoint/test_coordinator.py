@@ -145,7 +145,7 @@ def test_a_reserved_attempt_is_announced_with_its_epoch_and_start() -> None:
     assert commands == (StartAttempt(barrier(1, started_at_ms=40)),)
 
 
-def test_a_number_that_somebody_else_took_is_not_used() -> None:
+def test_a_number_that_another_process_took_is_not_used() -> None:
     """Rule F5: a predecessor that still runs."""
     machine = coordinator()
     tell(machine, *opened())
@@ -477,7 +477,7 @@ def test_an_attempt_expires_by_the_clock_alone() -> None:
     )
 
 
-def test_an_expired_attempt_names_only_those_who_were_silent() -> None:
+def test_an_expired_attempt_names_only_the_silent_steps() -> None:
     """Seed 000 H6: the blame was inverted."""
     machine = collecting(QUICK)
     tell(machine, acknowledged(sink_snapshot(), 400))
@@ -516,7 +516,7 @@ def test_a_decision_on_its_way_does_not_expire() -> None:
 
 
 def test_a_decision_that_is_never_answered_ends_the_process() -> None:
-    """Rule F15 and invariant 6: it may have been written or not, and nobody waits for ever."""
+    """Rule F15 and invariant 6: it may have been written or not, and nothing waits for ever."""
     machine = deciding(QUICK)
 
     assert machine.wake_at_ms == 1_000
@@ -590,14 +590,14 @@ def test_a_manifest_that_cannot_be_written_fails_the_attempt() -> None:
     assert commands == (EndAttempt(ONE, False, FailureReason.STORE_FAILED),)
 
 
-def test_why_the_store_did_not_take_a_manifest_is_told() -> None:
+def test_the_reason_why_the_store_refused_a_manifest_is_reported() -> None:
     commands = tell(publishing(), PublishFailed(ONE, 0, "the disk is full"))
 
     assert commands == (EndAttempt(ONE, False, FailureReason.STORE_FAILED, "the disk is full"),)
 
 
 def test_a_number_that_cannot_be_taken_fails_the_attempt() -> None:
-    """A store that is full or away is told of; the attempt does not wait for its deadline."""
+    """A store that is full or away is reported; the attempt does not wait for its deadline."""
     machine = coordinator()
     tell(machine, *opened())
 
@@ -619,7 +619,7 @@ def test_a_step_says_why_it_declines() -> None:
 
 
 def test_a_written_decision_ends_the_attempt_and_lets_the_sinks_act() -> None:
-    """Invariant 7: the steps are told, then the sinks."""
+    """Invariant 7: the steps are notified, then the sinks."""
     machine = deciding()
 
     commands = tell(machine, outcome())
@@ -659,16 +659,16 @@ def test_answers_about_an_attempt_that_has_ended_are_ignored() -> None:
 
 
 @pytest.mark.parametrize("at", [collecting, publishing, completed])
-def test_an_outcome_nobody_waits_for_is_refused(at: Callable[[], Coordinator]) -> None:
+def test_an_unexpected_outcome_is_refused(at: Callable[[], Coordinator]) -> None:
     assert refusal_of(at(), outcome())
 
 
 @pytest.mark.parametrize("result", [DecisionOutcome.TAKEN, DecisionOutcome.UNKNOWN])
-def test_a_bad_outcome_nobody_waits_for_is_refused(result: DecisionOutcome) -> None:
+def test_an_unexpected_bad_outcome_is_refused(result: DecisionOutcome) -> None:
     assert "not allowed in PUBLISHING" in refusal_of(publishing(), outcome(result=result))
 
 
-def test_a_manifest_nobody_waits_for_is_refused() -> None:
+def test_an_unexpected_manifest_is_refused() -> None:
     assert "not allowed in COLLECTING" in refusal_of(collecting(), published())
 
 
@@ -739,7 +739,7 @@ def test_a_sink_that_failed_is_asked_again_by_the_clock() -> None:
 
 
 def test_a_sink_that_failed_wakes_the_coordinator_for_its_repetition() -> None:
-    """Rule F41: whoever sleeps until `wake_at_ms` would repeat it an interval later."""
+    """Rule F41: a driver that sleeps until `wake_at_ms` would repeat it an interval later."""
     machine = committing(replace(QUICK, commit=CommitOptions(retry_ms=20)))
 
     tell(machine, sink_failed(now_ms=5))
@@ -787,7 +787,7 @@ def test_a_recovery_point_commits_nothing() -> None:
     assert machine.completed[-1].carried == {T1: (committable(T1, 1),), T2: (committable(T2, 1),)}
 
 
-def test_a_sink_that_somebody_rewound_past_us_ends_the_process() -> None:
+def test_a_sink_that_another_process_rewound_ends_this_process() -> None:
     """Rule F41: no version may be recorded for a commit that never was."""
     machine = committing()
 
@@ -797,7 +797,7 @@ def test_a_sink_that_somebody_rewound_past_us_ends_the_process() -> None:
     assert machine.mode is Mode.HALTED
 
 
-def test_a_late_answer_about_a_commit_that_is_recorded_fences_nobody() -> None:
+def test_a_late_answer_about_a_recorded_commit_does_not_fence_the_process() -> None:
     """Invariant 1: a repeated commit of slot 2 that runs after slot 3 changes nothing."""
     machine = completed(QUICK)
 
@@ -941,7 +941,7 @@ def test_one_attempt_is_decided_at_a_time_and_the_oldest_first() -> None:
 
 
 def test_an_attempt_that_expires_with_all_acknowledgements_blames_no_step() -> None:
-    """Seed 000 H6: it waited for its turn behind a decision on its way."""
+    """Seed 000 H6: it waited for its turn after a decision on its way."""
     machine = two_collecting(replace(CONCURRENT, timeout_ms=100))
     tell(machine, *acknowledgements(1, 11), published(1, 11), *acknowledgements(2, 12, batch=1))
 
@@ -1050,7 +1050,7 @@ def test_a_restart_does_not_wait_for_a_sink_that_is_blocked() -> None:
 
 
 def test_a_stop_takes_the_place_of_a_restart_that_has_not_come_yet() -> None:
-    """Whoever asks for a stop does not get a restart."""
+    """A user who requests a stop does not get a restart."""
     machine = deciding()
     tell(machine, StepFailed(TABLE, 5), Stop(6))
 
@@ -1059,7 +1059,7 @@ def test_a_stop_takes_the_place_of_a_restart_that_has_not_come_yet() -> None:
     assert commands[-1] == Halt(HaltReason.STOPPED)
 
 
-def test_a_record_that_nobody_confirms_is_asked_for_again() -> None:
+def test_a_record_that_is_not_confirmed_is_requested_again() -> None:
     """Invariant 6: a lost answer must not hang the pipeline."""
     machine = committing(replace(QUICK, commit=CommitOptions(retry_ms=5, retry_max_ms=20)))
     (first,) = only(RecordCommit, tell(machine, sink_committed()))
@@ -1143,7 +1143,7 @@ def test_nothing_is_decided_before_the_record_of_the_last_commit(healed: bool) -
 
 
 def test_a_stopping_pipeline_is_still_woken_for_its_sinks() -> None:
-    """Rule F41: otherwise the stop would hang on a sink that nobody asks again."""
+    """Rule F41: otherwise the stop would hang on a sink whose commit is not repeated."""
     machine = committing(replace(QUICK, commit=CommitOptions(retry_ms=20)))
     tell(machine, Stop(5), sink_failed(now_ms=6))
 
@@ -1175,7 +1175,7 @@ def test_a_pipeline_that_ends_takes_no_requests() -> None:
         (StepFailed(TABLE, 5), RestartPipeline(FailureReason.STEP_FAILED, "table failed")),
     ],
 )
-def test_whoever_waits_for_a_turn_is_answered_when_the_pipeline_ends(
+def test_queued_requests_are_answered_when_the_pipeline_ends(
     event: CoordinatorEvent, end: CoordinatorCommand
 ) -> None:
     machine = deciding()
@@ -1192,7 +1192,7 @@ def test_whoever_waits_for_a_turn_is_answered_when_the_pipeline_ends(
     assert only(AnswerRequest, later) == ()
 
 
-def test_whoever_waits_for_a_turn_is_answered_when_the_process_is_fenced_out() -> None:
+def test_queued_requests_are_answered_when_the_process_is_fenced_out() -> None:
     machine = deciding()
     tell(machine, requested(savepoint()))
 
@@ -1301,7 +1301,7 @@ def test_the_participants_are_the_steps_of_the_topology() -> None:
 
 
 def test_sinks_that_have_waited_long_enough_get_a_cut_that_commits() -> None:
-    """Rule F3: after so many recovery points nobody may overtake the next barrier."""
+    """Rule F3: after so many recovery points the next barrier must not overtake data."""
     machine = completed(replace(QUICK, commit=CommitOptions(recovery_points_max=2)))
     machine._ledger._recovery_points = 2
 

@@ -48,7 +48,7 @@ def test_a_completed_attempt_ends_the_streak() -> None:
         FailureReason.STOPPED,
     ],
 )
-def test_a_failure_that_is_nobodys_fault_does_not_count(reason: FailureReason) -> None:
+def test_a_failure_without_a_fault_does_not_count(reason: FailureReason) -> None:
     one = streak(tolerable=0)
 
     assert not one.failed(reason)

@@ -159,7 +159,7 @@ def test_what_an_earlier_generation_carried_is_not_lost() -> None:
 
 
 def test_a_cut_knows_what_sinks_showed_before_it() -> None:
-    """Rule F13: what a rewind to a recovery point goes back to."""
+    """Rule F13: what a rewind to a recovery point restores."""
     one = ledger(FAN)
     before = built(one, acknowledged(fan_snapshots(1)))
     one.committed({T1: "v1"})
@@ -264,7 +264,7 @@ def test_a_cut_in_which_every_source_has_finished_is_the_sinks_turn() -> None:
     assert built(paced(), at(acknowledged(snapshots), 50)).commit_point
 
 
-def test_a_commit_without_rows_is_nobodys_turn() -> None:
+def test_a_commit_without_rows_is_not_the_sinks_turn() -> None:
     """A table gets no version of it, and the next rows need not wait for one."""
     one = ledger(options=PACED)
     one.decided(replace(cut(1), commit={T: ()}, started_at_ms=40))

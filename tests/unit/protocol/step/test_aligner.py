@@ -1,4 +1,4 @@
-"""The aligner: when a step's barrier goes out, and that nobody is held longer than an attempt."""
+"""The aligner: when a step's barrier goes out, and that no input is held longer than an attempt."""
 
 import pytest
 from tests.unit.protocol.builders import (
@@ -221,7 +221,7 @@ def test_anything_about_a_stranger_is_refused(news: EndSeen | LogGrew | Advanced
     ],
 )
 def test_a_barrier_of_another_generation_is_refused(news: BarrierSeen | Announced) -> None:
-    """Seed 000 C3: nothing told two incarnations apart."""
+    """Seed 000 C3: nothing distinguished two incarnations."""
     assert "this is generation 3" in refusal_of(aligner(A), news)
 
 
@@ -275,14 +275,14 @@ def test_the_end_of_an_attempt_releases_what_it_held() -> None:
     assert step.positions[A] == place(5)
 
 
-def test_the_end_of_an_attempt_told_again_only_releases_again() -> None:
+def test_a_repeated_end_of_an_attempt_only_releases_again() -> None:
     step = aligner(A, B)
     tell(step, seen(A, 1), AttemptOver(ONE))
 
     assert tell(step, AttemptOver(ONE)) == (Release(ONE),)
 
 
-def test_the_end_of_an_attempt_nobody_saw_releases_its_barriers_to_come() -> None:
+def test_the_end_of_an_unseen_attempt_releases_its_future_barriers() -> None:
     """Rule F18."""
     step = aligner(A, B)
 
@@ -464,7 +464,7 @@ def test_a_step_whose_inputs_have_all_ended_answers_the_announcement() -> None:
     assert step.drained
 
 
-def test_an_end_behind_the_barrier_does_not_move_the_barrier() -> None:
+def test_an_end_after_the_barrier_does_not_move_the_barrier() -> None:
     step = aligner(A, B)
     tell(step, seen(A, 1), end_seen(A, 4), seen(B, 0))
 
@@ -543,7 +543,7 @@ def test_patience_is_counted_from_the_start_of_the_attempt() -> None:
 
 
 def test_patience_ends_without_any_traffic() -> None:
-    """Seed 002 H14: the timeout worked only if somebody polled, on a clock of its own."""
+    """Seed 002 H14: the timeout worked only if the step was polled, on a clock of its own."""
     step = aligner(A, options=PATIENT)
     tell(step, seen(A, 5))
 
@@ -821,7 +821,7 @@ def test_growth_matters_only_where_something_is_recorded() -> None:
     assert tell(step, LogGrew(B, place(100))) == ()
 
 
-def test_growth_behind_a_barrier_that_was_seen_is_not_recorded() -> None:
+def test_growth_after_a_barrier_that_was_seen_is_not_recorded() -> None:
     step = aligner(A, B, options=SMALL)
     tell(step, seen(A, 1), Tick(100))
 
@@ -871,7 +871,7 @@ def test_positions_are_a_copy() -> None:
     assert step.positions == {A: place(0)}
 
 
-def test_where_several_may_be_open_only_what_is_told_ends_an_attempt() -> None:
+def test_where_several_may_be_open_only_an_explicit_end_ends_an_attempt() -> None:
     """Rule F28: the newest may have been cancelled, and the oldest is still wanted."""
     step = aligner(A, max_concurrent=2)
     tell(step, seen(A, 1, 1), seen(A, 2, 2), seen(A, 3, 3))

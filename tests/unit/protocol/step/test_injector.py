@@ -1,4 +1,4 @@
-"""The injector: a barrier offered to a source is taken by that source once, or by nobody."""
+"""The injector: a barrier offered to a source is taken by that source once, or not at all."""
 
 from tests.unit.protocol.builders import GENERATION, ORDERS, barrier, cancel, refusal
 

@@ -106,7 +106,7 @@ def test_a_batch_without_rows_becomes_the_last_and_appends_nothing() -> None:
 
 
 def test_a_snapshot_after_a_batch_without_rows_is_of_that_batch() -> None:
-    """Rule F1 and F23: the last appended batch, and the barrier behind the last Event."""
+    """Rule F1 and F23: the last appended batch, and the barrier after the last Event."""
     step = source_step()
     tell(step, appended(0), committed(0), appended(1, rows=0), committed(1))
 
@@ -227,7 +227,7 @@ def test_a_source_knows_that_a_barrier_waits() -> None:
 
 
 def test_a_snapshot_is_of_the_last_appended_batch_and_waits_for_its_commit() -> None:
-    """Rule F1: the barrier is behind batch 1, so the snapshot is batch 1, not the committed 0."""
+    """Rule F1: the barrier is after batch 1, so the snapshot is batch 1, not the committed 0."""
     step = source_step()
     tell(step, appended(0), committed(0), appended(1), Announced(barrier(1)))
 
@@ -250,7 +250,7 @@ def test_a_step_says_while_an_attempt_waits_for_a_commit() -> None:
     assert waits == [False, True, False]
 
 
-def test_a_batch_that_was_still_computing_comes_behind_the_barrier() -> None:
+def test_a_batch_that_was_still_computing_comes_after_the_barrier() -> None:
     """Rule F1: the critical section decides, not the clock."""
     step = source_step()
     tell(step, appended(0), committed(0), Announced(barrier(1)))
@@ -270,7 +270,7 @@ def test_a_stored_snapshot_is_acknowledged() -> None:
 
 
 def test_a_source_without_a_pinned_start_takes_no_barrier_before_its_first_batch() -> None:
-    """Rule F12: "latest" would be resolved anew after a restore."""
+    """Rule F12: "latest" would be resolved again after a restore."""
     step = source_step(pinned_start=False)
 
     early = tell(step, Announced(barrier(1)), Poll())
@@ -282,7 +282,7 @@ def test_a_source_without_a_pinned_start_takes_no_barrier_before_its_first_batch
 
 @pytest.mark.parametrize("pinned_start", [False, True])
 def test_a_swapped_source_has_not_begun_whatever_ran_before_it(pinned_start: bool) -> None:
-    """Rule F12: it is restored behind batches of the source whose place it takes."""
+    """Rule F12: it is restored after batches of the source whose place it takes."""
     restored = Restored(batch=BatchId(6), offsets={"0:orders": NO_OFFSET})
     step = source_step(pinned_start=pinned_start, restored=restored)
 
@@ -380,7 +380,7 @@ def test_concurrent_attempts_leave_a_source_in_order() -> None:
 # -- consumers
 
 
-def test_a_consumer_emits_behind_the_batch_that_reaches_the_barrier() -> None:
+def test_a_consumer_emits_after_the_batch_that_reaches_the_barrier() -> None:
     step = consumer_step(A)
     tell(step, seen(A, 1))
 
@@ -534,7 +534,7 @@ def test_an_attempt_that_fails_discards_nothing_that_is_staged() -> None:
     assert uploaded(commands).staged == (committable(T, 0), committable(T, 1))
 
 
-def test_a_batch_behind_the_barrier_is_not_in_the_snapshot() -> None:
+def test_a_batch_after_the_barrier_is_not_in_the_snapshot() -> None:
     """Rule F8 (c): staged is not prepared."""
     step = consumer_step(A)
     first = tell(step, seen(A, 1), appended(0, {A: 1}, staged=1), committed(0))
@@ -571,7 +571,7 @@ def test_a_decided_attempt_leaves_no_cancel() -> None:
     assert tell(step, Ended(ONE, decided=True)) == (Forget(ONE),)
 
 
-def test_the_end_of_an_attempt_is_told_and_releases_directly() -> None:
+def test_the_end_of_an_attempt_is_sent_and_releases_directly() -> None:
     """Rule F18: not carried by data that a full channel keeps back."""
     step = consumer_step(A, B)
     tell(step, seen(A, 0))
@@ -579,7 +579,7 @@ def test_the_end_of_an_attempt_is_told_and_releases_directly() -> None:
     assert tell(step, Ended(ONE, decided=False)) == (Release(ONE),)
 
 
-def test_the_end_of_one_attempt_lets_the_next_go_out_behind_the_cancel() -> None:
+def test_the_end_of_one_attempt_lets_the_next_go_out_after_the_cancel() -> None:
     step = consumer_step(A, B, max_concurrent=2)
     tell(step, seen(B, 0, 1), seen(A, 0, 2), seen(B, 0, 2))
 
@@ -630,7 +630,7 @@ def test_the_gate_opens_again_when_the_draining_attempt_fails() -> None:
 
 
 def test_the_gate_stays_closed_when_the_draining_attempt_is_decided() -> None:
-    """Rule F30: rows behind the savepoint would be committed and then come again."""
+    """Rule F30: rows after the savepoint would be committed and then come again."""
     step = source_step()
     tell(step, appended(0), committed(0), Announced(barrier(1, DRAIN)), Poll())
 
@@ -712,7 +712,7 @@ def test_the_final_snapshot_of_a_finished_source_answers_every_later_attempt() -
 
 
 def test_a_source_that_ends_answers_for_a_barrier_it_had_not_taken() -> None:
-    """Rule F2: nobody polls a query that is gone."""
+    """Rule F2: a query that is gone is not polled."""
     step = source_step()
     tell(step, appended(0), committed(0), Announced(barrier(1)))
 
@@ -733,7 +733,7 @@ def test_a_source_that_ends_answers_for_every_barrier_it_had_not_taken() -> None
     assert [append.message for append in only(Append, commands)] == [EndOfInput()]
 
 
-def test_a_source_that_ends_behind_its_barrier_has_answered_already() -> None:
+def test_a_source_that_ends_after_its_barrier_has_answered_already() -> None:
     step = source_step()
     tell(step, appended(0), committed(0), Announced(barrier(1)), Poll())
 
@@ -743,7 +743,7 @@ def test_a_source_that_ends_behind_its_barrier_has_answered_already() -> None:
     assert tell(step, Poll()) == ()
 
 
-def test_a_finished_step_writes_no_cancel_behind_the_end() -> None:
+def test_a_finished_step_writes_no_cancel_after_the_end() -> None:
     step = source_step()
     tell(step, appended(0), committed(0), Announced(barrier(1)), Poll(), EndReached())
 
@@ -893,7 +893,7 @@ def test_a_restored_step_still_owes_the_batch_it_owed() -> None:
     assert tell(step, EndReached()) == (Append(EndOfInput()),)
 
 
-def test_a_step_restored_behind_its_barrier_can_be_checkpointed_before_a_batch() -> None:
+def test_a_step_restored_after_its_barrier_can_be_checkpointed_before_a_batch() -> None:
     step = source_step(restored=Restored(batch=BatchId(3), output=place(4), offsets={"k": "1"}))
 
     snapshot = uploaded(tell(step, Announced(barrier(1)), Poll()))

@@ -1,4 +1,4 @@
-"""Snapshots on their way: pinned when committed, stored when captured, told when stored."""
+"""Snapshots on their way: pinned when committed, stored when captured, reported when stored."""
 
 from dataclasses import replace
 
@@ -27,7 +27,7 @@ def test_a_committed_snapshot_with_nothing_to_capture_is_stored_at_once() -> Non
 
 
 def test_a_snapshot_is_pinned_as_soon_as_its_batch_is_committed() -> None:
-    """Rule F27: before anybody can delete its files, also while data is still in flight."""
+    """Rule F27: before its files can be deleted, also while data is still in flight."""
     book = SnapshotBook()
     noted = book.note(SNAPSHOT, committed=False, captured=False)
 

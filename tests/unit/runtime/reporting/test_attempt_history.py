@@ -1,4 +1,4 @@
-"""The book of attempts: whoever waits hears of the attempt that serves him, and of no other."""
+"""The history of attempts: a waiter gets the attempt that serves it, and no other."""
 
 import pytest
 from tests.unit.store.checkpoint_writer import step_report
@@ -21,7 +21,7 @@ OTHER = CheckpointRequest(CheckpointKind.SAVEPOINT, "other")
 
 
 class Told(list[CheckpointReport]):
-    """What the book has told."""
+    """What the history has reported."""
 
 
 @pytest.fixture
@@ -72,7 +72,7 @@ def fail(book: AttemptHistory, number: int, reason: FailureReason) -> None:
         (PLAIN, LAST, True),
     ],
 )
-def test_an_attempt_serves_those_who_asked_for_what_it_is(
+def test_an_attempt_serves_the_requests_that_it_matches(
     waits_for: CheckpointRequest, served_by: CheckpointRequest, expected: bool
 ) -> None:
     assert waits_for.is_served_by(served_by) is expected
@@ -97,7 +97,7 @@ def test_a_savepoint_waits_for_its_own_attempt_and_for_its_commit(
     assert [(report.id, report.uploaded_bytes) for report in told] == [(1, 9), (2, 9)]
 
 
-def test_a_recovery_point_is_told_of_when_it_is_decided(book: AttemptHistory, told: Told) -> None:
+def test_a_recovery_point_is_reported_when_it_is_decided(book: AttemptHistory, told: Told) -> None:
     waiter = book.wait_for(PLAIN)
     begin(book, 1)
     decide(book, 1, commit_point=False)
@@ -106,7 +106,7 @@ def test_a_recovery_point_is_told_of_when_it_is_decided(book: AttemptHistory, to
     assert [(report.id, report.committed_ms) for report in told] == [(1, None)]
 
 
-def test_an_attempt_that_fails_is_told_of_with_its_steps(book: AttemptHistory, told: Told) -> None:
+def test_an_attempt_that_fails_is_reported_with_its_steps(book: AttemptHistory, told: Told) -> None:
     book.generation = Generation(4)
     begin(book, 1)
     book.on_acknowledged(
@@ -140,7 +140,7 @@ def test_a_number_that_was_taken_does_not_cost_a_request_its_turn(book: AttemptH
 
 
 @pytest.mark.parametrize("result", [RequestResult.QUEUE_FULL, RequestResult.NOT_RUNNING])
-def test_one_refusal_answers_one_who_waits(book: AttemptHistory, result: RequestResult) -> None:
+def test_one_refusal_answers_one_waiter(book: AttemptHistory, result: RequestResult) -> None:
     first, second = book.wait_for(PLAIN), book.wait_for(PLAIN)
     book.on_reply(events.AnswerRequest(PLAIN, RequestResult.QUEUED))
 
@@ -151,7 +151,7 @@ def test_one_refusal_answers_one_who_waits(book: AttemptHistory, result: Request
     assert (second.report.status, bool(second.report.failure)) == ("FAILED", True)
 
 
-def test_nobody_waits_for_a_run_that_is_over(book: AttemptHistory, told: Told) -> None:
+def test_no_waiter_is_left_when_a_run_is_over(book: AttemptHistory, told: Told) -> None:
     waiting, open_one, decided = (book.wait_for(request) for request in (SAVED, FULL, OTHER))
     begin(book, 1, OTHER)
     decide(book, 1)
@@ -176,7 +176,7 @@ def test_nobody_waits_for_a_run_that_is_over(book: AttemptHistory, told: Told) -
 def abort(
     book: AttemptHistory, result: CancelResult, asked: int | None, meant: int | None
 ) -> AbortWaiter:
-    """Ask for an abort, and let the coordinator answer it."""
+    """Request an abort, and let the coordinator answer it."""
     cancel = events.Cancelled(None if asked is None else CheckpointId(asked), 0, "why")
     waiter = book.wait_for_abort(cancel)
     number = None if meant is None else CheckpointId(meant)
@@ -187,7 +187,7 @@ def abort(
     return waiter
 
 
-def test_an_aborted_savepoint_gives_its_reason_to_who_waits_for_it(
+def test_an_aborted_savepoint_gives_its_reason_to_its_waiter(
     book: AttemptHistory, told: Told
 ) -> None:
     waiter = book.wait_for(SAVED)

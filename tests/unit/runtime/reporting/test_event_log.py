@@ -1,4 +1,4 @@
-"""The journal: one event for each change of state, with who, which generation and which part."""
+"""The journal: one event for each change of state, with pipeline, generation and part."""
 
 import io
 import json
@@ -40,7 +40,7 @@ def fields(caplog: pytest.LogCaptureFixture) -> list[dict[str, object]]:
     return [getattr(record, FIELDS) for record in caplog.records]
 
 
-def test_an_attempt_is_told_from_its_start_to_its_failure(
+def test_an_attempt_is_logged_from_its_start_to_its_failure(
     heard: pytest.LogCaptureFixture,
 ) -> None:
     book = AttemptHistory(event_log=EventLog("orders", "uuid"))
@@ -71,7 +71,7 @@ def test_an_attempt_is_told_from_its_start_to_its_failure(
     assert book.failed == 1
 
 
-def test_nothing_is_made_for_nobody(caplog: pytest.LogCaptureFixture) -> None:
+def test_no_record_is_made_if_its_level_is_off(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.ERROR, "cutwater.events")
     EventLog("orders", "uuid").note(EventName.STATE, "it runs", generation=1, state="RUNNING")
     assert caplog.records == []
@@ -137,7 +137,7 @@ class Stuck(io.StringIO):
         return super().write(text)
 
 
-def test_a_reader_that_does_not_read_holds_nobody_up_and_is_told_what_it_lost() -> None:
+def test_a_reader_that_does_not_read_delays_no_thread_and_gets_the_count_of_its_losses() -> None:
     stream = Stuck()
     handler = Lines(stream, kept=2)
     handler.setFormatter(JsonLines())

@@ -1,4 +1,4 @@
-"""A directory of files as a sink: its manifests, whoever wakes up late, going back and forth."""
+"""A directory of files as a sink: its manifests, processes that wake up late, rewinds."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_a_commit_without_rows_makes_no_version(root: Path) -> None:
     assert len(list((root / "_cutwater" / "commits").iterdir())) == 2
 
 
-# -- death and those who wake up
+# -- processes that die or wake up late
 
 
 class Died(BaseException):
@@ -207,7 +207,7 @@ def test_rows_that_a_recovery_point_carries_can_be_committed_again_after_a_rewin
     assert sink.commit(permit(6), carried) == "4"
     assert ids_in(root) == [1, 2, 7]
     assert manifest(root, 4)["rows"] == 3
-    # Left where they are by somebody who rewinds without the sinks, they come no second time.
+    # If a rewind without the sinks leaves them where they are, they come no second time.
     assert sink.commit(permit(8), (*carried, *stage_rows(sink, 3, 4))) == "5"
     assert ids_in(root) == [1, 2, 4, 7]
     assert manifest(root, 5)["rows"] == 4
@@ -251,7 +251,7 @@ def test_what_an_earlier_generation_staged_goes_when_its_checkpoint_goes(root: P
     assert staged_files(root) == []
 
 
-def test_files_taken_back_stay_while_a_checkpoint_carries_them_whatever_keep_past_says(
+def test_files_rolled_back_stay_while_a_checkpoint_carries_them_whatever_keep_past_says(
     root: Path,
 ) -> None:
     sink = open_sink(root, keep_past=0)
@@ -408,7 +408,7 @@ def test_a_manifest_that_is_damaged_is_an_error_and_never_nothing(root: Path) ->
                 act()
 
 
-def test_going_back_to_a_version_that_never_was_is_refused(root: Path) -> None:
+def test_restoring_a_version_that_never_was_is_refused(root: Path) -> None:
     sink = open_sink(root)
     assert sink.restore(permit(1), None) == "1"
     assert "never was at 7" in str(sink.look_back("7").obstacle)
@@ -495,7 +495,7 @@ def test_a_manifest_that_names_a_place_outside_its_directory_is_refused(
 ) -> None:
     root, outside = tmp_path / "table", tmp_path / "outside"
     outside.mkdir()
-    (outside / "1").write_text("somebody else's")
+    (outside / "1").write_text("not the sink's")
     sink = open_sink(root)
     sink.commit(permit(1), stage_rows(sink, 0, 1))
     manifest = root / "_cutwater" / "commits" / f"{1:020d}.json"

@@ -64,7 +64,7 @@ def test_a_relative_path_is_one_from_here(tmp_path: Path, monkeypatch: pytest.Mo
 
 
 @pytest.mark.parametrize("read", ["{t}2", "{t}2/part", "{up}", "/{name}", "s3a://lake{t}"])
-def test_what_lies_beside_or_above_is_somebody_elses(tmp_path: Path, read: str) -> None:
+def test_what_lies_beside_or_above_is_not_the_sinks_own(tmp_path: Path, read: str) -> None:
     table = tmp_path / "table"
 
     found = read.format(t=table, up=tmp_path, name=table.name)
@@ -112,7 +112,7 @@ def test_a_table_of_the_catalog_is_where_the_catalog_says(tmp_path: Path) -> Non
     )
 
 
-def test_a_sink_without_files_of_rows_is_read_by_nobody(tmp_path: Path) -> None:
+def test_a_sink_without_files_of_rows_is_never_read(tmp_path: Path) -> None:
     handed = sinks.foreach_batch(lambda *_: None, staging=str(tmp_path))
 
     assert not is_own(own(handed), str(tmp_path))

@@ -82,7 +82,7 @@ def test_an_offset_fits_the_source_that_writes_it_and_no_other(offset: str, sour
 
 
 @pytest.mark.parametrize("text", [None, "", "{", "{}", "[]", '{"a":{}}', '{"a":{"x":1}}', '"a"'])
-def test_a_form_that_nobody_is_known_to_write_is_unknown(text: str | None) -> None:
+def test_a_form_that_no_known_source_writes_is_unknown(text: str | None) -> None:
     assert kind_of_offset(text) == "a source of unknown kind"
 
 

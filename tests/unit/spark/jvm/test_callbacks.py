@@ -94,7 +94,7 @@ def test_ids_are_secret_from_the_first_object_on_and_stay_so(gateway: ClientServ
     assert int(second[1:]) == int(first[1:]) + 1
 
 
-def test_whoever_knows_an_object_calls_it_and_goes_on(gateway: ClientServer) -> None:
+def test_a_connection_that_knows_an_object_calls_it_and_goes_on(gateway: ClientServer) -> None:
     answering = Answering()
     known = gateway.gateway_property.pool.put(answering)
     with connected(gateway) as jvm:
@@ -120,7 +120,7 @@ def test_a_message_that_comes_in_pieces_is_waited_for(gateway: ClientServer) -> 
     "message",
     ["c\np0\ncall\ne\n", "g\np0\ne\n", "A\nsecret\ne\n", "\n\n", "c\n" + "p" * 300, "é\n\xff\n"],
 )
-def test_whoever_knows_none_is_closed_and_leaves_one_line_in_the_log(
+def test_a_connection_that_knows_no_object_is_closed_and_logged_once(
     gateway: ClientServer, message: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     answering = Answering()

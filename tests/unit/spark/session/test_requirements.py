@@ -62,7 +62,7 @@ def test_a_setting_or_a_master_that_asks_for_connect_is_named(
         embedded_session(master, conf=conf)
 
 
-def test_a_classic_session_is_nobodys_business(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_classic_session_is_not_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SPARK_API_MODE", "classic")
     monkeypatch.setenv("SPARK_CONNECT_MODE", "0")
 

@@ -111,7 +111,7 @@ def test_a_file_that_two_bundles_hold_is_taken_from_one() -> None:
     assert older_places({"file": 5}, older) == {"file": ("one", 0)}
 
 
-def test_an_older_bundle_that_nobody_named_is_told(store: Store) -> None:
+def test_an_older_bundle_that_was_not_named_is_reported(store: Store) -> None:
     first = store.put(FIRST)
     second = store.put({**FIRST, "new": b"n"}, first)
     with pytest.raises(Corrupt, match="no blob was named for its file a"):

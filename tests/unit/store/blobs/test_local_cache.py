@@ -159,7 +159,7 @@ def test_a_file_of_the_same_size_is_measured_once_and_not_taken(kept: Kept) -> N
     assert other.read_bytes() == b"x" * 4000
 
 
-def test_a_link_or_a_file_of_somebody_else_is_not_taken(
+def test_a_link_or_a_file_of_another_user_is_not_taken(
     kept: Kept, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     target, big = kept.directory / "target", kept.query / "state" / "big.sst"

@@ -81,7 +81,7 @@ def test_nothing_is_deleted_before_anything_was_committed(store: PipelineStore) 
     assert store.manifests.ids() == (1, 2, 3)
 
 
-def test_what_nobody_names_goes_and_staged_rows_of_this_generation_stay(
+def test_what_no_cut_names_goes_and_staged_rows_of_this_generation_stay(
     store: PipelineStore,
 ) -> None:
     decide(store, 1)
@@ -154,7 +154,7 @@ def test_a_cut_whose_deletion_was_planned_is_never_reused_although_its_manifest_
 
 
 @pytest.mark.parametrize("deletes", [0, 1, 2, 3])
-def test_who_is_fenced_out_deletes_nothing_more(
+def test_a_process_that_is_fenced_out_deletes_nothing_more(
     store: PipelineStore, monkeypatch: pytest.MonkeyPatch, deletes: int
 ) -> None:
     for number in (1, 2, 3):

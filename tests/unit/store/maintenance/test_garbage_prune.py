@@ -67,7 +67,7 @@ def pipeline(backend: MemoryBackend) -> CheckpointWriter:
     writer.attempt(5)
     writer.blob("left by the fifth")
     staged = writer.paths.staged_file(ONE, TABLE, BatchId(9), "part")
-    writer.backend.put(staged, b"rows that nobody will commit")
+    writer.backend.put(staged, b"rows that are never committed")
     writer.decide(6)
     writer.decide(7)
     return writer
@@ -79,7 +79,7 @@ def writer() -> CheckpointWriter:
 
 
 def sound(writer: CheckpointWriter) -> list[int]:
-    """The checkpoints that can be gone back to, every byte of them compared."""
+    """The checkpoints that a rewind can restore, every byte of them compared."""
     inspector = Inspector(writer.store)
     return [
         view.id
@@ -167,7 +167,7 @@ def test_a_savepoint_given_up_while_a_driver_runs_goes_with_its_next_collection(
     assert sound(writer) == [1, 3, 6, 7]
 
 
-def test_whoever_loses_the_claim_deletes_nothing(writer: CheckpointWriter) -> None:
+def test_a_process_that_loses_the_claim_deletes_nothing(writer: CheckpointWriter) -> None:
     before = objects(writer)
     backend = writer.backend
     assert isinstance(backend, FaultyBackend)

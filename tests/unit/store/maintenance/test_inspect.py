@@ -256,7 +256,7 @@ def test_what_retention_deletes_meanwhile_is_not_damaged(writer: CheckpointWrite
     # Still there, so what it needs had to stay.
     now, (damage,) = inspector.verify(second)
     assert (now.discarded, damage.name) == (False, writer.blob("orders 2").name)
-    # Nobody may delete what the pipeline stands on.
+    # What the pipeline currently needs must not be deleted.
     now, (damage,) = inspector.verify(head)
     assert (now.discarded, damage.name) == (True, writer.paths.manifest(head.id))
 

@@ -1,4 +1,4 @@
-"""Deciding while nobody runs the pipeline: who comes in between has it, and no number is reused."""
+"""Deciding while no process runs the pipeline: a concurrent claim wins, and no number is reused."""
 
 from dataclasses import replace
 
@@ -49,7 +49,7 @@ def test_a_claim_and_a_decision_follow_what_was_read(store: PipelineStore) -> No
     assert store.attempts.read(CheckpointId(1)).started_at_ms == cut.started_at_ms
 
 
-def test_numbers_that_anybody_has_taken_are_passed_over(
+def test_numbers_that_any_process_has_taken_are_passed_over(
     store: PipelineStore, backend: FaultyBackend
 ) -> None:
     taken = Attempt(CheckpointId(5), Generation(7), SAVEPOINT, 0)
@@ -63,7 +63,7 @@ def test_numbers_that_anybody_has_taken_are_passed_over(
     assert decision.checkpoint_id == 7
 
 
-def test_who_claims_first_has_it(store: PipelineStore) -> None:
+def test_the_process_that_claims_first_has_the_pipeline(store: PipelineStore) -> None:
     theirs = PipelineStore.of(store.backend, PIPELINE)
     read = store.log.read()
     claim_next(theirs, read)
@@ -72,7 +72,7 @@ def test_who_claims_first_has_it(store: PipelineStore) -> None:
         claim_next(store, read)
 
 
-def test_who_was_claimed_from_decides_nothing(store: PipelineStore) -> None:
+def test_a_process_that_was_fenced_out_decides_nothing(store: PipelineStore) -> None:
     claim = claim_next(store, LogView())
     PipelineStore.of(store.backend, PIPELINE).log.create(Claim(Slot(2), Generation(2), "theirs"))
 

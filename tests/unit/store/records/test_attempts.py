@@ -39,7 +39,7 @@ def test_a_number_that_was_taken_by_a_lost_answer_is_still_ours(
     assert attempts.reserve(sample_attempt())
 
 
-def test_the_highest_number_is_the_highest_anybody_took(attempts: Attempts) -> None:
+def test_the_highest_number_is_the_highest_that_was_taken(attempts: Attempts) -> None:
     before = attempts.highest()
     for number in (7, 10**12, 12):
         attempts.reserve(sample_attempt(number))
@@ -48,7 +48,7 @@ def test_the_highest_number_is_the_highest_anybody_took(attempts: Attempts) -> N
     assert attempts.highest() == 10**12
 
 
-def test_a_number_that_nobody_took_is_not_found(attempts: Attempts) -> None:
+def test_a_number_that_was_not_taken_is_not_found(attempts: Attempts) -> None:
     with pytest.raises(NotFound, match=PATH):
         attempts.read(CheckpointId(12))
 

@@ -84,7 +84,7 @@ def test_a_name_that_was_deleted_leads_to_its_pipeline_again(backend: FaultyBack
     assert backend.exists(name("orders"))
 
 
-def test_a_deleted_name_that_several_pipelines_had_is_nobodys(backend: FaultyBackend) -> None:
+def test_a_deleted_name_that_several_pipelines_had_is_given_to_none(backend: FaultyBackend) -> None:
     first = open_pipeline(backend, "orders")
     for path in (name("orders"), label(first)):
         backend.delete(path)

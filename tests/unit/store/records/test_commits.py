@@ -1,4 +1,4 @@
-"""Records of commits: the versions of the original commit, whoever records them."""
+"""Records of commits: the versions of the original commit, whichever process records them."""
 
 import pytest
 from tests.unit.store.cuts import PIPELINE, sample_committed

@@ -139,7 +139,7 @@ def test_a_store_that_does_not_answer_is_not_an_empty_log(
 # -- creating
 
 
-def test_a_slot_that_somebody_else_has_taken_fences_us_out(
+def test_a_slot_that_another_process_has_taken_fences_us_out(
     backend: FaultyBackend, log: DecisionLog
 ) -> None:
     """Rule F5: the claim takes the slot that a paused process wants."""
@@ -205,7 +205,7 @@ def test_a_slot_that_cannot_be_read_back_stays_unknown(
     assert log.create(CLAIM) is UNKNOWN
 
 
-def test_what_is_told_of_an_unknown_outcome_is_the_last_ones_cause(
+def test_the_reason_of_an_unknown_outcome_is_that_of_the_last_try(
     backend: FaultyBackend, log: DecisionLog
 ) -> None:
     backend.before_create.append(LOST)
@@ -244,7 +244,7 @@ def test_a_slot_that_does_not_follow_is_never_created(
     assert backend.list(PATHS.log_entries) == (FIRST,)
 
 
-def test_a_slot_is_created_behind_slots_that_others_have_filled(
+def test_a_slot_is_created_after_slots_that_others_have_filled(
     backend: FaultyBackend, log: DecisionLog
 ) -> None:
     rival = DecisionLog(backend, PIPELINE)

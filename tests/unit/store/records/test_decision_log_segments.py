@@ -64,7 +64,7 @@ def test_what_is_compacted_is_not_compacted_again(backend: FaultyBackend) -> Non
     log = opened(backend)
     log.compact()
     log.read()
-    backend.before_create.append(Unavailable(PATHS.log_segments, "nobody may write"))
+    backend.before_create.append(Unavailable(PATHS.log_segments, "writing is not allowed"))
 
     log.compact()
 

@@ -1,4 +1,4 @@
-"""The heartbeat lease: who runs a pipeline, and when somebody else may."""
+"""The heartbeat lease: which process runs a pipeline, and when another one may."""
 
 import os
 import socket
@@ -22,12 +22,12 @@ OURS = Lease("here", 7, "ours", 1_000)
 THEIRS = Lease("there", 8, "theirs", 2_000)
 
 
-def test_a_pipeline_that_nobody_ever_ran_is_free() -> None:
+def test_a_pipeline_that_never_ran_is_free() -> None:
     assert Leases(MemoryBackend(), PIPELINE).read() is None
     assert holding(None, 5, is_dead=False) is Holding.FREE
 
 
-def test_whoever_beats_holds_the_pipeline_until_it_is_silent_for_long() -> None:
+def test_a_process_with_heartbeats_holds_the_pipeline_until_it_is_silent_for_long() -> None:
     leases = Leases(MemoryBackend(), PIPELINE)
     leases.beat(OURS)
     found = leases.read()
@@ -41,7 +41,7 @@ def test_a_process_that_is_known_to_be_gone_holds_nothing() -> None:
     assert holding(OURS, 1_001, is_dead=True) is Holding.STALE
 
 
-def test_who_has_ended_by_itself_holds_nothing() -> None:
+def test_a_process_that_has_ended_by_itself_holds_nothing() -> None:
     leases = Leases(MemoryBackend(), PIPELINE)
     leases.beat(OURS)
     leases.release(OURS)
@@ -49,7 +49,7 @@ def test_who_has_ended_by_itself_holds_nothing() -> None:
     assert holding(leases.read(), 1_001, is_dead=False) is Holding.FREE
 
 
-def test_nobody_releases_what_somebody_else_holds_by_now() -> None:
+def test_a_process_does_not_release_what_another_one_holds_by_now() -> None:
     leases = Leases(MemoryBackend(), PIPELINE)
     leases.release(OURS)
     leases.beat(THEIRS)
@@ -78,7 +78,7 @@ def test_a_process_that_had_our_number_before_is_dead() -> None:
     assert not process_is_dead(lease, {"nonce"})
 
 
-def test_a_process_of_somebody_else_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_process_of_another_user_is_alive(monkeypatch: pytest.MonkeyPatch) -> None:
     def refuse(_: int, __: int) -> None:
         raise PermissionError
 

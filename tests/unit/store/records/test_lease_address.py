@@ -9,7 +9,7 @@ from cutwater.store.records.lease import Address, Addresses
 OURS = Address(holder="ours", url="http://127.0.0.1:4080/", host="here", token_file="/tmp/t")
 
 
-def test_an_address_is_found_by_the_lease_of_whoever_wrote_it() -> None:
+def test_an_address_is_found_by_the_lease_of_its_process() -> None:
     addresses = Addresses(MemoryBackend(), PIPELINE)
     assert addresses.of("ours") is None
 

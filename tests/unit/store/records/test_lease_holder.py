@@ -1,4 +1,4 @@
-"""Holding a pipeline: others are told before anything is done, and as long as it is."""
+"""Holding a pipeline: other processes see it before anything is done, and as long as it is held."""
 
 import logging
 import os
@@ -54,7 +54,7 @@ def theirs(age_ms: int) -> Lease:
     return Lease("elsewhere", 7, "theirs", int(time.time() * 1000) - age_ms)
 
 
-def test_whoever_holds_a_pipeline_is_known_to_others_before_it_does_anything() -> None:
+def test_the_holder_of_a_pipeline_is_known_to_others_before_it_does_anything() -> None:
     backend = MemoryBackend()
     leases = Leases(backend, PIPELINE)
 
@@ -74,7 +74,7 @@ def test_whoever_holds_a_pipeline_is_known_to_others_before_it_does_anything() -
     assert holder_of(backend, PIPELINE, "orders") is None
 
 
-def test_a_fresh_lease_of_another_is_respected_unless_told_otherwise() -> None:
+def test_a_fresh_lease_of_another_process_is_respected_without_takeover() -> None:
     backend = MemoryBackend()
     Leases(backend, PIPELINE).beat(theirs(0))
 
@@ -98,7 +98,7 @@ def test_a_lease_that_cannot_be_read_is_named_and_can_be_taken_over(data: bytes)
         assert found.process == os.getpid()
 
 
-def test_a_lease_that_is_damaged_meanwhile_is_written_anew() -> None:
+def test_a_lease_that_is_damaged_meanwhile_is_written_again() -> None:
     backend = Beaten()
     leases = Leases(backend, PIPELINE)
     lease = take_lease(backend, PIPELINE, "orders", takeover=False)
@@ -158,11 +158,11 @@ def test_a_heartbeat_goes_on_while_the_store_is_away(caplog: pytest.LogCaptureFi
     # Said once, however long it lasts, and once more by the end; and between that it is over.
     assert caplog.text.count("the store is down") in {2, 3}
     assert caplog.text.count("the store takes it again") == 1
-    # The store did not take the release; this process knows all the same that nobody holds it.
+    # The store did not take the release; this process still knows that it is not held.
     assert holder_of(backend, PIPELINE, "orders") is None
 
 
-def test_a_heartbeat_ends_when_somebody_else_has_taken_over(
+def test_a_heartbeat_ends_when_another_process_has_taken_over(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     backend = Beaten()
@@ -183,7 +183,7 @@ def test_a_heartbeat_ends_when_somebody_else_has_taken_over(
     assert "process 7 on elsewhere has taken over" in caplog.text
 
 
-def test_who_does_not_wait_for_a_sign_of_life_cannot_say_that_a_process_is_gone() -> None:
+def test_a_process_is_not_called_gone_without_waiting_for_a_sign_of_life() -> None:
     backend = MemoryBackend()
     Leases(backend, PIPELINE).beat(theirs(0))
 

@@ -47,7 +47,7 @@ def test_what_is_written_is_read_and_the_last_one_counts(reports: Reports) -> No
     assert reports.recovery(Generation(2)) == recovery(2)
 
 
-def test_one_that_is_lost_or_damaged_is_nobody_s_loss(
+def test_a_report_that_is_lost_or_damaged_is_left_out(
     reports: Reports, backend: MemoryBackend
 ) -> None:
     for generation in (1, 2, 3):

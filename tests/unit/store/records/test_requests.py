@@ -85,7 +85,7 @@ TAKEN, DONE, FAILED = AnswerState.TAKEN, AnswerState.DONE, AnswerState.FAILED
         (None, answer(DONE), Treatment.LEAVE),
         (None, answer(DONE, answered_at_ms=LONG_AGO + 1), Treatment.LEAVE),
         (None, answer(DONE, answered_at_ms=LONG_AGO), Treatment.REMOVE),
-        # Whoever asked has taken it back while it was being taken.
+        # The client has withdrawn it while it was being taken.
         (None, answer(TAKEN), Treatment.LEAVE),
         (None, answer(TAKEN, answered_at_ms=LONG_AGO), Treatment.REMOVE),
         # Neither can be read.

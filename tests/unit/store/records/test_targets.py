@@ -1,4 +1,4 @@
-"""Where sinks write, and where a fork comes from: written once, read by whoever moves in time."""
+"""Where sinks write, and where a fork comes from: written once, read by rewinds and forks."""
 
 from dataclasses import replace
 
@@ -90,7 +90,7 @@ def test_what_was_recorded_last_may_have_been_shown_to_without_a_decision(target
     assert targets.last_recorded() == ELSEWHERE
 
 
-def test_where_nobody_has_committed_the_newest_decision_tells(targets: Targets) -> None:
+def test_without_a_commit_the_newest_decision_determines_the_targets(targets: Targets) -> None:
     """As in a pipeline that was adopted and never ran."""
     targets.record(Generation(1), sample_targets())
     targets.record(Generation(2), ELSEWHERE)

@@ -121,8 +121,8 @@ def _holder_line(found: FoundPipeline) -> str:
         return f"{found.name} ({found.store.pipeline}) does not run."
     address = Addresses(found.store.backend, found.store.pipeline).of(lease.nonce)
     where = "" if address is None else f" Its dashboard is at {address.url} there."
-    who = f"process {lease.process} on {lease.host}"
-    return f"{found.name} ({found.store.pipeline}) is run by {who}.{where}"
+    process = f"process {lease.process} on {lease.host}"
+    return f"{found.name} ({found.store.pipeline}) is run by {process}.{where}"
 
 
 def show_command(arguments: ShowArguments) -> int:

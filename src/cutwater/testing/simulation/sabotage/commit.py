@@ -183,7 +183,7 @@ def commit_without_key() -> list[Patch]:
 
 @sabotage("accept-an-unknown-step", "I2")
 def accept_an_unknown_step() -> list[Patch]:
-    """Count an acknowledgement of somebody who takes no part."""
+    """Count the acknowledgement of a step that does not take part."""
     original = Attempt.acknowledge
 
     def acknowledge(self: Attempt, snapshot: Any) -> AckResult:

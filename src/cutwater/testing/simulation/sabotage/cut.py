@@ -106,7 +106,7 @@ def end_of_input_restored() -> list[Patch]:
 
 @sabotage("default-open-limit", "F6")
 def default_open_limit() -> list[Patch]:
-    """Let a reader pass a barrier that nobody has noticed yet."""
+    """Let a reader pass a barrier that its step has not noticed yet."""
     original = ChannelLog.limit
 
     def limit(self: ChannelLog, reader: ReaderId) -> Place:

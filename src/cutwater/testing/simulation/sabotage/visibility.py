@@ -26,9 +26,9 @@ def nothing_is_taken_back() -> list[Patch]:
     return [(SimulatedTable, "take_back", take_back)]
 
 
-@sabotage("show-whoever-has-claimed", "F33", faults=("pause", "crash"))
-def show_whoever_has_claimed() -> list[Patch]:
-    """Let a predecessor show its batches although its successor has taken the table back."""
+@sabotage("show-after-a-newer-claim", "F33", faults=("pause", "crash"))
+def show_after_a_newer_claim() -> list[Patch]:
+    """Let a predecessor show its batches although its successor has rolled the table back."""
 
     def show(self: SimulatedTable, claim: Any, batch: Any, read: Any) -> None:
         del claim
