@@ -23,7 +23,7 @@ from cutwater.errors import ConfigError, RunError, StepError
 from cutwater.run import PipelineRun, RunOptions
 from cutwater.runtime import effects
 from cutwater.runtime.reporting.status import RunStatus
-from cutwater.sinks.commit import commit_in_store
+from cutwater.sinks.commit import commit_or_explain
 
 
 def numbers_into(
@@ -188,12 +188,12 @@ def block(
     ballast: list[Path] = []
 
     def then_full(*given: Any) -> Any:  # noqa: ANN401 - as it was
-        done = commit_in_store(*given)
+        done = commit_or_explain(*given)
         ballast.append(fill(small))
         return done
 
     with monkeypatch.context() as patch:
-        patch.setattr(effects, "commit_in_store", then_full)
+        patch.setattr(effects, "commit_or_explain", then_full)
         threading.Thread(target=running.checkpoint, args=(DEADLINE_S,), daemon=True).start()
         status = wait_until(running, lambda one: one.state == "COMMIT_BLOCKED", "a full store")
     return ballast[0], status

@@ -8,7 +8,7 @@ forever.
 import logging
 import uuid
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import islice
 from typing import Final
@@ -34,7 +34,7 @@ from cutwater.protocol.step.events import Stored
 from cutwater.protocol.step.in_flight import InFlightRange
 from cutwater.runtime.context import RunContext
 from cutwater.runtime.step import RunningStep
-from cutwater.sinks.commit import Groups, commit_in_store, recorded_by
+from cutwater.sinks.commit import Groups, commit_or_explain, recorded_by
 from cutwater.sinks.lost_commits import check_targets_hold
 from cutwater.sinks.retention import SinkRetention
 from cutwater.store.blobs.bundles import BundleMemory
@@ -69,7 +69,6 @@ class Effects:
         self._failed = failed
         self._clock = context.clock
         self._closed = context.tasks.event()
-        self._asked: list[CommitSink] = []
         self._recording: set[Slot] = set()
         self._groups = Groups(context.sinks)
         self._pool = context.tasks.pool(_WORKERS, "effect")
@@ -103,8 +102,6 @@ class Effects:
                 self._submit(lambda: self._publish(cut))
             case events.CreateDecision():
                 self._submit(lambda: self._decide(command))
-            case CommitSink():
-                self._asked.append(command)
             case RecordCommit(permit):
                 # Requested again while a task is trying it: that task posts the result.
                 if permit.slot not in self._recording:
@@ -253,10 +250,9 @@ class Effects:
 
     # -- sinks
 
-    def commit_requested_sinks(self) -> None:
-        """Commit the sinks requested by the last event, the sinks of a group together."""
-        asked, self._asked = self._asked, []
-        groups = self._groups.of(asked)
+    def commit_sinks(self, commands: Sequence[CommitSink]) -> None:
+        """Commit the sinks that one event requests, the sinks of a group together."""
+        groups = self._groups.of(commands)
         if groups:
             self._submit(partial(self._commit_all, groups))
 
@@ -283,7 +279,7 @@ class Effects:
     def _commit(self, together: tuple[CommitSink, ...]) -> None:
         slot = together[0].permit.slot
         try:
-            versions = commit_in_store(self._context.store, self._context.sinks, together)
+            versions = commit_or_explain(self._context.store, self._context.sinks, together)
         except Superseded as error:
             self.superseded = error
             self._post(events.SinkFenced(slot, error.sink, self._clock.now_ms()))

@@ -19,7 +19,7 @@ from cutwater.protocol import stopping
 from cutwater.protocol.checkpoint import events
 from cutwater.protocol.checkpoint.attempt import CheckpointRequest, RequestResult
 from cutwater.protocol.checkpoint.coordinator import Coordinator
-from cutwater.protocol.commit import CommitBlocked, CommitterState, RecordCommit
+from cutwater.protocol.commit import CommitBlocked, CommitSink, CommitterState, RecordCommit
 from cutwater.protocol.recovery import Restore
 from cutwater.protocol.step.aligner_events import Announced, Tick
 from cutwater.protocol.step.events import Ended
@@ -307,9 +307,10 @@ class Generation:
             if step is not None:
                 report = partial(step.times.report, snapshot)
                 self.history.on_acknowledged(snapshot.checkpoint_id, snapshot.step, report)
-        for command in self._coordinator.handle(event):
+        commands = self._coordinator.handle(event)
+        for command in commands:
             self._carry_out(command)
-        self._effects.commit_requested_sinks()
+        self._effects.commit_sinks([act for act in commands if isinstance(act, CommitSink)])
         if self._coordinator.committer_state is CommitterState.IDLE:
             self.blocked = ""
 
@@ -346,6 +347,9 @@ class Generation:
                 if result is RequestResult.QUEUE_FULL:
                     self._stop(stopping.RequestRefused(request))
             case events.AnswerAck() | events.AnswerCancel():
+                pass
+            case CommitSink():
+                # All sinks of one event together, in `_handle`.
                 pass
             case _:
                 if isinstance(command, events.ReserveId):

@@ -103,7 +103,7 @@ class Recovery:
                     self._manifests[decision.checkpoint_id] = self._read(decision)
                 case VerifyObjects(decision, cut, committed):
                     # First: at another target, the staged rows would seem to be lost.
-                    self._check_targets(decision, cut, committed)
+                    self._refuse_moved_targets(decision, cut, committed)
                     self._verified[decision.checkpoint_id] = self._damages(cut, committed)
                 case RepeatCommit(decision, cut):
                     options, cut = self.context.options.commit, self._comparable(cut)
@@ -231,7 +231,9 @@ class Recovery:
             return None
 
     def _damages(self, cut: Cut, committed: bool) -> tuple[Damage, ...]:
-        found = [Damage(ref.name, problem) for ref, problem in sorted(self._taken(cut).items())]
+        found = [
+            Damage(ref.name, problem) for ref, problem in sorted(self._fetch_objects(cut).items())
+        ]
         waiting = [*cut.carried.items(), *(() if committed else cut.commit.items())]
         for sink, committables in waiting:
             opened = self.context.sinks.get(sink)
@@ -244,7 +246,7 @@ class Recovery:
                     )
         return tuple(found)
 
-    def _check_targets(self, decision: Decision, cut: Cut, committed: bool) -> None:
+    def _refuse_moved_targets(self, decision: Decision, cut: Cut, committed: bool) -> None:
         """Refuse to commit at one target what was decided or staged at another.
 
         A sink that has nothing to commit is checked too: the version that it would report for this
@@ -253,7 +255,7 @@ class Recovery:
         number = decision.checkpoint_id
         for sink, staged in cut.carried.items():
             for committable in staged:
-                self._check_target(
+                self._refuse_moved_target(
                     sink, committable.generation, f"checkpoint {number} holds rows for"
                 )
         for sink, staged in () if committed else cut.commit.items():
@@ -264,9 +266,9 @@ class Recovery:
                 decision.generation,
                 *(committable.generation for committable in staged),
             }:
-                self._check_target(sink, generation, about)
+                self._refuse_moved_target(sink, generation, about)
 
-    def _check_target(self, sink: SinkId, generation: Generation, about: str) -> None:
+    def _refuse_moved_target(self, sink: SinkId, generation: Generation, about: str) -> None:
         before, now = self._targets_of(generation).get(sink), self.context.targets.get(sink)
         if before is not None and now is not None and not before.is_same_as(now):
             where = f"writes to {now.uri} now"
@@ -279,7 +281,7 @@ class Recovery:
             )
             raise RecoveryError(message)
 
-    def _taken(self, cut: Cut) -> dict[BlobRef, str]:
+    def _fetch_objects(self, cut: Cut) -> dict[BlobRef, str]:
         """Fetch the objects of the cut to this machine, and return the problems found."""
         blobs = self.context.store.blobs(cut.generation)
         trees = [snapshot.state for snapshot in cut.snapshots.values()]

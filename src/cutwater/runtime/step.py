@@ -183,6 +183,12 @@ class RunningStep(ABC):
         with self.lock:
             for command in self.machine.handle(event):
                 self._carry_out(command)
+        if self.machine.awaits_commit:
+            self.on_commit_awaited()
+
+    def on_commit_awaited(self) -> None:
+        """Look soon whether the last batch is committed: a snapshot waits for it."""
+        return
 
     def _carry_out(self, command: StepCommand) -> None:
         match command:

@@ -389,7 +389,9 @@ class KeepsEveryRow(Protocol):
     """
 
     @property
-    def keeps_every_row(self) -> bool: ...
+    def keeps_every_row(self) -> bool:
+        """True: rows are never removed."""
+        ...
 
 
 @runtime_checkable

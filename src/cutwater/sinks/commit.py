@@ -47,7 +47,7 @@ def recorded_by(commands: Sequence[CommitSink]) -> dict[SinkId, Recorded]:
     return {command.sink: command.recorded for command in commands if command.recorded is not None}
 
 
-def commit_in_store(
+def commit_or_explain(
     store: PipelineStore, sinks: Mapping[SinkId, OpenSink], commands: Sequence[CommitSink]
 ) -> Versions:
     """Commit as `commit_sinks` does; explain what to do about a target that lacks a commit.
@@ -120,7 +120,7 @@ def see_through(
     commits = [command for command in commands if isinstance(command, CommitSink)]
     check_targets_hold(store, sinks, recorded_by(commits))
     for together in Groups(sinks).of(commits):
-        for sink, version in commit_in_store(store, sinks, together).items():
+        for sink, version in commit_or_explain(store, sinks, together).items():
             commands = committer.sink_done(decision.slot, sink, version)
     for command in commands:
         if isinstance(command, RecordCommit):

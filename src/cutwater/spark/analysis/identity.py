@@ -1,7 +1,7 @@
 """What a step is, from its analysed plan: the identity that a manifest holds (rule F16).
 
-Built while a step is analysed, from Spark's plan and the nodes of the pipeline. `protocol.map_cut`
-compares it with the identity in a checkpoint.
+Built while a step is analysed, from Spark's plan and the nodes of the pipeline.
+`protocol.evolution.mapping` compares it with the identity in a checkpoint.
 """
 
 import hashlib

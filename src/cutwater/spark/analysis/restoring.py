@@ -1,7 +1,8 @@
 """A cut in today's code and on today's Spark.
 
-`protocol.map_cut` compares the code, and refuses to go back to an older Spark. What one version of
-Spark writes and a later one cannot read is in the table of `spark.versions`, and is refused here.
+`protocol.evolution.mapping` compares the code, and refuses to go back to an older Spark. What one
+version of Spark writes and a later one cannot read is in the table of `spark.versions`, and is
+refused here.
 """
 
 from collections.abc import Iterator, Mapping

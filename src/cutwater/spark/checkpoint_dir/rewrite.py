@@ -6,7 +6,7 @@
 
 State is not changed. Spark reads `offsets/<N-1>` only to request the last batch from a source once
 more, and discards its rows; so both entries are equal. No query may be running in any of the
-directories. `protocol.map_cut` has decided the content; `files` documents the layout.
+directories. `protocol.evolution.mapping` has decided the content; `files` documents the layout.
 """
 
 import shutil

@@ -22,7 +22,7 @@ from cutwater.errors import RunError
 from cutwater.ids import NO_BATCH, BatchId, CheckpointId, InputId, StepId
 from cutwater.planning.physical_plan import PhysicalStep
 from cutwater.protocol.messages import Place
-from cutwater.protocol.step.events import BatchAppended, StepEvent
+from cutwater.protocol.step.events import BatchAppended
 from cutwater.protocol.step.machine import Step
 from cutwater.runtime.batch_size import BatchBudget
 from cutwater.runtime.output import SMALL_BYTES
@@ -198,10 +198,8 @@ class QueryStep(RunningStep):
         if self._kafka is not None and offsets is not None:
             self._kafka.decided(self, offsets)
 
-    def tell(self, event: StepEvent) -> None:
-        """Pass an event to the machine; look for a commit at once if a snapshot waits for it."""
-        super().tell(event)
-        if self._watch is not None and self.machine.awaits_commit:
+    def on_commit_awaited(self) -> None:
+        if self._watch is not None:
             self._watch.hurry()
 
     def _new_query(self) -> NewQuery:
