@@ -141,23 +141,74 @@ def test_a_view_that_is_read_in_place_has_the_columns_of_its_table(files: Projec
     assert files.rows("both") == [("a", "2"), ("a", "2"), ("b", "1"), ("b", "1")]
 
 
-def test_a_changed_query_of_a_view_is_refused_until_it_is_as_it_was(files: ProjectFiles) -> None:
+@pytest.mark.parametrize(
+    ("before", "after"), [("id > 0", "id > 2"), ("shop <> 'x#1'", "shop <> 'x#2'")]
+)
+def test_a_changed_query_of_a_view_is_refused_until_it_is_as_it_was(
+    files: ProjectFiles, before: str, after: str
+) -> None:
     view = """
         CREATE MATERIALIZED VIEW counts AS
-        SELECT shop, count(*) AS n FROM orders WHERE id > {least} GROUP BY shop;
+        SELECT shop, count(*) AS n FROM orders WHERE {condition} GROUP BY shop;
         """
-    files.define("gold.sql", view.format(least=0))
+    files.define("gold.sql", view.format(condition=before))
     files.deliver(1, 2, 3)
     files.run()
-    files.define("gold.sql", view.format(least=2))
+    files.define("gold.sql", view.format(condition=after))
     files.deliver(4)
 
     with pytest.raises(ConfigError, match=r"shop\.counts: its query has changed"):
         files.run()
-    files.define("gold.sql", view.format(least=0))
+    files.define("gold.sql", view.format(condition=before))
     files.run()
 
     assert files.rows("counts") == [("a", 2), ("b", 2)]
+
+
+def test_a_changed_query_is_refused_even_if_it_gave_no_rows(files: ProjectFiles) -> None:
+    view = "CREATE MATERIALIZED VIEW large AS SELECT id FROM orders WHERE id > {least};"
+    files.define("gold.sql", view.format(least=100))
+    files.deliver(1, 2, 3)
+    files.run()
+    files.define("gold.sql", view.format(least=2))
+
+    with pytest.raises(ConfigError, match=r"shop\.large: its query has changed"):
+        files.run()
+
+
+def test_a_streaming_table_does_not_become_a_materialized_view(files: ProjectFiles) -> None:
+    files.define(
+        "gold.sql", "CREATE STREAMING TABLE large AS SELECT id FROM STREAM orders WHERE id > 2;"
+    )
+    files.deliver(1, 2, 3)
+    files.run()
+    files.define(
+        "gold.sql", "CREATE MATERIALIZED VIEW large AS SELECT id FROM orders WHERE id > 1;"
+    )
+
+    with pytest.raises(ConfigError, match=r"shop\.large: it holds rows that were not computed by"):
+        files.run()
+
+
+def test_an_empty_text_that_divides_a_table_is_null_for_its_readers(files: ProjectFiles) -> None:
+    files.define(
+        "parted.py",
+        """
+        @dp.table(partition_cols=["shop"])
+        def parted():
+            return spark.readStream.table("orders").select("id", "shop")
+
+        @dp.materialized_view
+        def counts():
+            return spark.read.table("parted").groupBy("shop").count()
+        """,
+    )
+    (files.incoming / "0.json").write_text('{"id": 1, "shop": ""}\n{"id": 2, "shop": "a"}', "utf-8")
+
+    files.run()
+
+    assert files.rows("parted") == [(1, None), (2, "a")]
+    assert files.rows("counts") == [("a", 1), (None, 1)]
 
 
 def test_a_table_that_would_go_on_in_another_place_is_refused(files: ProjectFiles) -> None:

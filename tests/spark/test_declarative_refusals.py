@@ -10,6 +10,8 @@ import pytest
 from tests.cli.command import ROOT
 from tests.spark.declarative_files import NEEDS_PIPELINES, ProjectFiles
 
+from cutwater.errors import PlanError
+
 pytestmark = NEEDS_PIPELINES
 
 PAGE = (ROOT / "docs" / "how-to" / "run-a-declarative-pipeline.md").read_text("utf-8")
@@ -281,3 +283,96 @@ def test_changes_are_refused_in_sql_too(files: ProjectFiles) -> None:
     place, _, message = problem.partition(": ")
     assert place == "changes.sql:3"
     assert message in PAGE
+
+
+@pytest.mark.skipif(version("pyspark") < "4.3", reason="AUTO CDC is in the SQL of Spark 4.3")
+def test_a_table_of_changes_is_refused_once_and_not_for_its_readers(files: ProjectFiles) -> None:
+    files.define(
+        "changes.sql",
+        """
+        CREATE STREAMING TABLE history
+        FLOW AUTO CDC FROM STREAM orders KEYS (id) SEQUENCE BY at;
+        CREATE STREAMING TABLE copied AS SELECT * FROM STREAM history;
+        """,
+    )
+
+    (problem,) = files.problems()
+
+    place, _, message = problem.partition(": ")
+    assert place == "changes.sql:2"
+    assert message.startswith("flow history applies changes (AUTO CDC)")
+
+
+EFFECTS = {
+    "view.py": (
+        """
+        @dp.table
+        def through_view():
+            spark.readStream.table("orders").createOrReplaceTempView("shared")
+            return spark.sql("SELECT * FROM STREAM shared")
+        """,
+        "calls DataFrame.createOrReplaceTempView, and all flows share one session; declare a "
+        "temporary view of the project",
+    ),
+    "function.py": (
+        """
+        spark.udf.register("doubled", lambda number: 2 * number, "long")
+        """,
+        "calls spark.udf.register, and all flows share one session; call the function itself, "
+        "which F.udf returns",
+    ),
+    "setting.py": (
+        """
+        spark.conf.set("spark.sql.ansi.enabled", "false")
+        """,
+        "calls spark.conf.set, and all flows share one session; put settings into the "
+        "configuration of the spec",
+    ),
+    "frames.py": (
+        """
+        @dp.table
+        def by_frame():
+            return spark.sql("SELECT * FROM {rows}", rows=spark.readStream.table("orders"))
+        """,
+        "has DataFrames among its parameters; combine them by their methods instead",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", EFFECTS)
+def test_what_would_change_the_session_of_other_flows_is_refused(
+    files: ProjectFiles, name: str
+) -> None:
+    text, reason = EFFECTS[name]
+    files.define(name, text)
+
+    (problem,) = files.problems()
+
+    assert reason in problem
+    assert problem.startswith(f"{name}:")
+
+
+def test_event_time_after_a_join_of_two_streams_is_refused(files: ProjectFiles) -> None:
+    """The join gives rows of the slower stream, which a watermark of the result would drop."""
+    files.define(
+        "joined.py",
+        """
+        def stream(delay):
+            found = spark.readStream.schema("id long, at timestamp").json("{incoming}")
+            return found.withWatermark("at", delay)
+
+        @dp.temporary_view
+        def joined():
+            ads, clicks = stream("10 minutes").alias("a"), stream("2 hours").alias("c")
+            near = F.expr("a.id = c.id AND c.at BETWEEN a.at AND a.at + interval 1 hour")
+            return ads.join(clicks, near).select("a.id", "a.at")
+
+        @dp.table
+        def counts():
+            return spark.readStream.table("joined").groupBy(F.window("at", "1 hour")).count()
+        """.replace("{incoming}", str(files.incoming)),
+    )
+    files.deliver(1)
+
+    with pytest.raises(PlanError, match="merges from several inputs"):
+        files.run()

@@ -231,7 +231,7 @@ def test_state_behind_a_merge_is_refused_although_a_step_lies_between(
 
     (problem,) = problems(pipeline, spark)
 
-    assert "which step both merges from several channels" in problem
+    assert "which step both merges from several inputs" in problem
 
 
 def test_a_source_that_is_not_a_stream_is_refused(spark: SparkSession) -> None:

@@ -21,7 +21,7 @@ from pyspark.pipelines.graph_element_registry import graph_element_registration_
 
 from cutwater.declarative.definitions import Definitions
 from cutwater.declarative.names import parts_of
-from cutwater.declarative.session import NeedsSpark, ProjectSession, standing_in
+from cutwater.declarative.session import EffectRefused, NeedsSpark, ProjectSession, standing_in
 from cutwater.pipeline.nodes import SourceLocation
 from cutwater.spark.session.requirements import needs_session
 from cutwater.spark.versions import explain_error
@@ -76,7 +76,9 @@ def _read(
         if isinstance(error, NeedsSpark) or needs_session(error):
             raise NeedsSpark from error
         place = line_of(error, root, SourceLocation(str(file), 1))
-        definitions.refuse(place, reason_of(error, version))
+        is_effect = isinstance(error, EffectRefused)
+        reason = f"{file.name} {error}" if is_effect else reason_of(error, version)
+        definitions.refuse(place, reason)
 
 
 def line_of(error: BaseException, root: Path, place: SourceLocation) -> SourceLocation:

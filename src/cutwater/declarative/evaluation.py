@@ -6,12 +6,12 @@ For every other dataset the flow that defines it is called in place: `spark-pipe
 into their readers, and a table that is computed from rows that do not change is the same there.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F
-from pyspark.sql.types import StructType
+from pyspark.sql.types import StringType, StructType
 
 from cutwater.declarative.datasets import Dataset, Datasets
 from cutwater.declarative.definitions import FlowDefinition
@@ -70,12 +70,18 @@ class Evaluation:
         return Relations(Internals(self.spark)).named(frame, *dataset.alias)
 
 
-def conformed(frame: DataFrame, columns: StructType) -> DataFrame:
+def conformed(frame: DataFrame, columns: StructType, partitions: Collection[str] = ()) -> DataFrame:
     """Return rows with the columns of a table, in its order.
 
     A column that a flow lacks is null. A watermark ends at a table: a flow that reads it as a
-    stream sets its own.
+    stream sets its own. The directory of an empty text is that of null, so it is null for every
+    reader of a table that is divided by it.
     """
+    for column in columns.fields:
+        is_text = isinstance(column.dataType, StringType)
+        if is_text and column.name in partitions and column.name in frame.columns:
+            value = F.nullif(F.col(quoted(column.name)), F.lit(""))
+            frame = frame.withColumn(column.name, value)
     if frame.columns == columns.names and channel_form(frame.schema).watermark is None:
         return frame
     found = set(frame.columns)

@@ -47,8 +47,6 @@ _FUNCTIONS: Final = frozenset(
         "stddev_pop",
         "stddev_samp",
         "sum",
-        "try_avg",
-        "try_sum",
         "var_pop",
         "var_samp",
         "variance",

@@ -43,6 +43,7 @@ class CalledFlow:
         in_place: The columns of tables whose flows are called by their readers.
         columns: Those of the table that the flow writes to; None for a view, whose rows pass on as
             they are, with their watermark.
+        partitions: The columns that the table is divided by.
     """
 
     datasets: Datasets
@@ -52,6 +53,7 @@ class CalledFlow:
     looked_at: Mapping[str, StructType]
     in_place: Mapping[str, StructType]
     columns: StructType | None
+    partitions: tuple[str, ...] = ()
 
     def __call__(self, spark: SparkSession, **frames: DataFrame) -> DataFrame:
         def supply(dataset: Dataset, streaming: bool) -> DataFrame | None:  # noqa: ARG001
@@ -65,7 +67,7 @@ class CalledFlow:
 
         evaluation = Evaluation(self.datasets, self.session, spark, supply, self.in_place.get)
         frame = evaluation.call(self.flow)
-        return frame if self.columns is None else conformed(frame, self.columns)
+        return frame if self.columns is None else conformed(frame, self.columns, self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +103,7 @@ class AggregatedRows:
     call: CalledFlow
     inputs: Mapping[str, StructType]
     columns: StructType
+    partitions: tuple[str, ...]
 
     def __call__(self, spark: SparkSession, **frames: DataFrame) -> DataFrame:
         internals = Internals(spark)
@@ -109,7 +112,8 @@ class AggregatedRows:
         }
         described = self.call(spark, **{node: source.frame() for node, source in sources.items()})
         (rows,) = frames.values()
-        return conformed(aggregated(internals, described, rows), self.columns)
+        result = aggregated(internals, described, rows)
+        return conformed(result, self.columns, self.partitions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -198,7 +202,7 @@ class ProjectNodes:
         yield Node(
             self._rows(facts),
             Kind.STEP,
-            AggregatedRows(call, columns, facts.columns),
+            AggregatedRows(call, columns, facts.columns, dataset.definition.partition_columns),
             _signature(name),
             place,
             StepOptions(output_mode=facts.mode),
@@ -207,7 +211,8 @@ class ProjectNodes:
 
     def _flow(self, name: str, facts: DatasetFacts, flow: FlowFacts) -> Node:
         channels, is_view = self._channels, facts.dataset.key not in self.targets
-        call = self._call(flow, None if is_view else facts.columns)
+        partitions = facts.dataset.definition.partition_columns
+        call = self._call(flow, None if is_view else facts.columns, partitions)
         function: Function = call
         kind, options = Kind.VIEW, StepOptions()
         if facts.way is Way.STATIC:
@@ -220,7 +225,9 @@ class ProjectNodes:
         signature = _signature(*(channels[read.key] for read in flow.inputs))
         return Node(name, kind, function, signature, flow.flow.place, options, None)
 
-    def _call(self, flow: FlowFacts, columns: StructType | None) -> CalledFlow:
+    def _call(
+        self, flow: FlowFacts, columns: StructType | None, partitions: tuple[str, ...] = ()
+    ) -> CalledFlow:
         looked_at = {found.key: self.facts[found.key].columns for found in flow.looked_at}
         in_place = {
             key: facts.columns_in_place
@@ -228,7 +235,14 @@ class ProjectNodes:
             if facts.columns_in_place is not None
         }
         return CalledFlow(
-            self.datasets, self.session, flow.flow, self._channels, looked_at, in_place, columns
+            self.datasets,
+            self.session,
+            flow.flow,
+            self._channels,
+            looked_at,
+            in_place,
+            columns,
+            partitions,
         )
 
     def _sink(self, facts: DatasetFacts) -> Node:

@@ -16,6 +16,7 @@ from contextvars import ContextVar
 from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.classic.dataframe import DataFrame as ClassicFrame
 from pyspark.sql.streaming.readwriter import DataStreamReader
 
 from cutwater.declarative.names import parts_of
@@ -80,6 +81,14 @@ class ProjectSession:
         return _unchanging(self.real.catalog, "spark.catalog")
 
     @property
+    def udf(self) -> Any:  # noqa: ANN401
+        return _unchanging(self.real.udf, "spark.udf")
+
+    @property
+    def udtf(self) -> Any:  # noqa: ANN401
+        return _unchanging(self.real.udtf, "spark.udtf")
+
+    @property
     def read(self) -> DataFrameReader:
         return _BatchReader(self.real)
 
@@ -100,17 +109,20 @@ class ProjectSession:
         text, real, reader = sqlQuery, self.real, current_reader()
         if reader is None:
             return real.sql(text, args, **frames)
+        if frames:
+            reason = "has DataFrames among its parameters; combine them by their methods instead"
+            raise ConfigError("spark.sql", reason)
         relations = Relations(Internals(real))
         command = relations.command(text)
         if command is not None:
             raise EffectRefused(f"runs {command} by spark.sql, and a flow only describes rows")
-        if not args and not frames:
+        if not args:
             found = relations.query(text, _finding(reader))
             return real.sql(text) if found is None else found
         if relations.names_any(text, _finding(reader)):
             reason = "reads a dataset of the project and has parameters; put them into the text"
             raise ConfigError("spark.sql", reason)
-        return real.sql(text, args, **frames)
+        return real.sql(text, args)
 
 
 _CHANGES: Final = frozenset(
@@ -122,7 +134,10 @@ _CHANGES: Final = frozenset(
         "dropGlobalTempView",
         "dropTempView",
         "recoverPartitions",
+        "register",
         "registerFunction",
+        "registerJavaFunction",
+        "registerJavaUDAF",
         "set",
         "setCurrentCatalog",
         "setCurrentDatabase",
@@ -130,12 +145,22 @@ _CHANGES: Final = frozenset(
         "unset",
     }
 )
-"""The methods of a session's settings and catalog that change what other flows see."""
+"""The methods of a session's settings, catalog and functions that change what other flows see."""
+
+_VIEWS: Final = (
+    "createGlobalTempView",
+    "createOrReplaceGlobalTempView",
+    "createOrReplaceTempView",
+    "createTempView",
+)
+"""The same for the methods of a DataFrame."""
+
+_SHARED: Final = "and all flows share one session"
 
 
 def _unchanging(real: object, title: str) -> object:
-    """Return an object of the session, without its methods that change something, in a flow."""
-    return real if current_reader() is None else _Unchanging(real, title)
+    """Return an object of the session; in a definition file, without what changes something."""
+    return real if _STANDING_IN.get() is None else _Unchanging(real, title)
 
 
 class _Unchanging:
@@ -147,9 +172,9 @@ class _Unchanging:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401 - whatever it has
         if name in _CHANGES:
             where = "put settings into the configuration of the spec"
-            raise EffectRefused(
-                f"calls {self._title}.{name}, and all flows share one session; {where}"
-            )
+            if name.startswith("register"):
+                where = "call the function itself, which F.udf returns"
+            raise EffectRefused(f"calls {self._title}.{name}, {_SHARED}; {where}")
         return getattr(self._real, name)
 
 
@@ -227,6 +252,18 @@ def _install() -> None:
         method = "getOrCreate"
         original = getattr(SparkSession.Builder, method)
         setattr(SparkSession.Builder, method, _or_standing_in(original, bound=False))
+        for name in _VIEWS:
+            setattr(ClassicFrame, name, _unless_standing_in(name, getattr(ClassicFrame, name)))
+
+
+def _unless_standing_in(name: str, original: Callable[..., None]) -> Callable[..., None]:
+    def refuse(frame: DataFrame, *given: Any, **named: Any) -> None:  # noqa: ANN401
+        if _STANDING_IN.get() is not None:
+            where = "declare a temporary view of the project"
+            raise EffectRefused(f"calls DataFrame.{name}, {_SHARED}; {where}")
+        original(frame, *given, **named)
+
+    return refuse
 
 
 def _or_standing_in(original: Callable[..., Any], *, bound: bool = True) -> Callable[..., Any]:

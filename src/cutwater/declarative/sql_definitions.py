@@ -30,6 +30,7 @@ Evaluate = Callable[[str], DataFrame]
 _KINDS: Final = {
     StatementKind.STREAMING_TABLE: DatasetKind.STREAMING_TABLE,
     StatementKind.STREAMING_TABLE_AS: DatasetKind.STREAMING_TABLE,
+    StatementKind.STREAMING_TABLE_OF_CHANGES: DatasetKind.STREAMING_TABLE,
     StatementKind.MATERIALIZED_VIEW_AS: DatasetKind.MATERIALIZED_VIEW,
     StatementKind.TEMPORARY_VIEW: DatasetKind.TEMPORARY_VIEW,
     StatementKind.VIEW: DatasetKind.VIEW,
@@ -122,10 +123,11 @@ def declare_sql(
             reason = refusal_reason(error)
             definitions.refuse(place, f"Spark cannot parse this statement: {reason}")
             continue
-        if statement.kind is StatementKind.FLOW and _CHANGES in statement.plan:
+        if _CHANGES in statement.plan:
             name = ".".join(statement.name)
             definitions.refuse_changes(place, name, statement.target)
-            continue
+            if statement.kind is StatementKind.FLOW:
+                continue
         definitions.problems += [Problem(place, reason) for reason in _refusals(statement)]
         # Also what is refused, so that its readers are not reported as well.
         if statement.kind is not StatementKind.OTHER:
@@ -172,5 +174,9 @@ def _declare(
             text=statement.query,
         )
     )
-    if statement.kind is not StatementKind.STREAMING_TABLE:
+    has_query = statement.kind not in {
+        StatementKind.STREAMING_TABLE,
+        StatementKind.STREAMING_TABLE_OF_CHANGES,
+    }
+    if has_query:
         definitions.flows.append(FlowDefinition(name, name, place, function))

@@ -95,8 +95,8 @@ class ChannelSchema:
         schema: The columns, all of them nullable and without metadata.
         watermark: The event-time column and its delay (such as `10000 milliseconds`), which
             every reader applies again; None for no watermark.
-        merged_by: The step, this or an upstream one, that reads several channels; empty for none.
-            Blocking one of these channels makes its rows late.
+        merged_by: The step, this or an upstream one, that reads several channels, or several
+            streams with watermarks; empty for none. The rows of the slower one come late.
         origins: The outside sources of the rows, through any number of upstream steps.
     """
 

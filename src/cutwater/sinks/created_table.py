@@ -32,6 +32,15 @@ if TYPE_CHECKING:
 
 _COMMITS: Final = "commits"
 _QUERY: Final = "query.json"
+_SETTINGS: Final = (
+    "spark.sql.ansi.enabled",
+    "spark.sql.caseSensitive",
+    "spark.sql.session.timeZone",
+)
+"""What the rows of a query depend on besides the query."""
+_FROM_THE_BEGINNING: Final = (
+    "run it as it was, or run the project with another store and database, from the beginning"
+)
 
 
 class _Query(msgspec.Struct, frozen=True):
@@ -101,7 +110,10 @@ class CreatedTable:
             ConfigError: If there is another table, or rows of other programs.
         """
         self._refuse_foreign_rows()
-        query = None if self.query is None else _Query(spark.version, _sha256(self.query))
+        query = None
+        if self.query is not None:
+            settings = "\n".join(f"{name}={spark.conf.get(name)}" for name in _SETTINGS)
+            query = _Query(spark.version, _sha256(f"{self.query}\n{settings}"))
         if query is not None:
             self._check_query(query)
         if spark.catalog.tableExists(self.name):
@@ -137,15 +149,19 @@ class CreatedTable:
 
         Versions of Spark describe a query differently, so only the same version is compared.
         """
-        commits, before = self._directory / HIDDEN / _COMMITS, self._read_query()
-        has_rows = exists(commits) and any(list_directory(commits))
-        if before is None or not has_rows or before.spark != now.spark:
+        before = self._read_query()
+        if before is None:
+            commits = self._directory / HIDDEN / _COMMITS
+            if exists(commits) and any(list_directory(commits)):
+                reason = "it holds rows that were not computed by a materialized view"
+                raise ConfigError(self.title, f"{reason}; {_FROM_THE_BEGINNING}")
             return
-        if before.sha256 != now.sha256:
+        if before.spark == now.spark and before.sha256 != now.sha256:
+            # Also without rows: what was read may have given none.
             raise ConfigError(
                 self.title,
-                "its query has changed, and its rows are those of the query before; run the query "
-                "as it was, or run the project with another store and database, from the beginning",
+                "its query has changed, or the time zone, ANSI mode or case sensitivity of the "
+                f"session, and its rows are those of the query before; {_FROM_THE_BEGINNING}",
             )
 
     def _read_query(self) -> "_Query | None":

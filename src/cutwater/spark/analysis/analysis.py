@@ -332,7 +332,7 @@ class Analysis:
                 self._add(
                     *where,
                     f"keeps event-time state over {channels[0].channel.id}, which step {merged} "
-                    "merges from several channels: a watermark cannot follow the slower one "
+                    "merges from several inputs: a watermark cannot follow the slower one "
                     f"through a channel; do this work in {merged}, with a watermark on each input",
                 )
 
@@ -447,9 +447,14 @@ def _line(source: str, names: Mapping[str, str]) -> Stream:
 
 
 def _merged_by(step: PhysicalStep, plan: PlanNode) -> str:
-    if len(step.inputs) > 1:
+    if len(step.inputs) > 1 or _sets_watermarks(plan) > 1:
         return step.name
     return next((source.channel.form.merged_by for source in _channels_below(plan)), "")
+
+
+def _sets_watermarks(plan: PlanNode) -> int:
+    """Return of how many streams a step follows the event time; they may be at different times."""
+    return sum(node.kind == plan_nodes.WATERMARK for node in plan.walk())
 
 
 def channel_form(schema: StructType) -> ChannelSchema:

@@ -22,6 +22,7 @@ class StatementKind(Enum):
 
     STREAMING_TABLE = "CreateStreamingTable"
     STREAMING_TABLE_AS = "CreateStreamingTableAsSelect"
+    STREAMING_TABLE_OF_CHANGES = "CreateStreamingTableAutoCdc"
     MATERIALIZED_VIEW_AS = "CreateMaterializedViewAsSelect"
     TEMPORARY_VIEW = "CreateViewCommand"
     VIEW = "CreateView"
@@ -96,6 +97,9 @@ class SqlStatements:
                 return self._view(plan)
             case StatementKind.FLOW:
                 return self._flow(plan)
+            case StatementKind.STREAMING_TABLE_OF_CHANGES:
+                parts = _parts(plan.name())
+                return SqlStatement(kind=kind, plan=name, name=parts, target=parts)
             case _:
                 return SqlStatement(kind=StatementKind.OTHER, plan=name)
 
