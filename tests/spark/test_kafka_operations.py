@@ -20,6 +20,7 @@ from tests.spark.kafka_pipelines import (
     recreate,
     remove_before,
     rows,
+    stream,
     topic_id,
 )
 from tests.spark.runs import options, run, table
@@ -27,6 +28,7 @@ from typer.testing import CliRunner
 
 from cutwater import Pipeline, sinks
 from cutwater.cli.main import app
+from cutwater.errors import MoveRefused
 from cutwater.ids import StepId
 
 COUNTING = """
@@ -120,6 +122,75 @@ def test_a_rewind_asks_the_broker_what_it_still_has(
     assert source["replayed"] == 6
     assert f"{topic}-0 14 -> 10, {topic}-1 2 -> 0; 6 offsets are read again" in text
     assert numbers_in(tmp_path / "table") == list(range(16))
+
+
+def forwarding(kafka: KafkaCluster, directory: Path, topic: str, into: str | None) -> Pipeline:
+    """Copy a topic to another one; without a name, to that in a column."""
+    pipeline = Pipeline("forwarding")
+
+    @pipeline.source
+    def numbers(spark: SparkSession) -> DataFrame:
+        found = stream(spark, kafka, {"subscribe": topic})
+        value = found.selectExpr("cast(number % 7 as string) key", "cast(number as string) value")
+        return value if into is not None else value.selectExpr("*", f"'{topic}-into' topic")
+
+    target = sinks.kafka(
+        kafka.bootstrap, topic=into, staging=str(directory / "staging"), slot_header=True
+    )
+    pipeline.sink("copied", target, of=numbers)
+    return pipeline
+
+
+def test_a_rewind_that_leaves_a_topic_says_how_many_records_will_be_there_twice(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    topic, into = kafka.make_topic("left", 1), kafka.make_topic("left-into", 1)
+    pipeline = forwarding(kafka, tmp_path, topic, into)
+    kafka.produce(topic, rows(range(10)))
+    before = run(pipeline, spark, options(tmp_path, available_now=True)).last_checkpoint
+    kafka.produce(topic, rows(range(10, 16)))
+    run(pipeline, spark, options(tmp_path, available_now=True))
+    words = ("rewind", "forwarding", "--to", str(before))
+
+    refused = command(tmp_path, *words, code=1)
+    preview = command(tmp_path, *words, "--leave-sinks", form="text")
+    command(tmp_path, *words, "--leave-sinks", "--yes")
+    run(pipeline, spark, options(tmp_path, available_now=True))
+
+    assert f"Kafka cannot remove the 6 records written to topic {into}" in refused["refused"][0]
+    assert "6" in preview
+    copied = kafka.read(into)
+    numbers = [int(message.value() or b"") for message in copied]
+    assert numbers == [*range(10), *range(10, 16), *range(10, 16)]
+    headers = [dict(message.headers() or ())["cutwater-slot"] for message in copied]
+    slots = [int(str(header).rstrip("'").split("/")[-1]) for header in headers]
+    assert max(slots[:16]) < min(slots[16:]), "a consumer can recognize what came later"
+
+
+@pytest.mark.parametrize("into", ["forked-into", None])
+def test_a_fork_does_not_write_to_the_topics_of_its_original(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, into: str | None
+) -> None:
+    name = f"forked{'' if into else '-by-column'}"
+    topic = kafka.make_topic(name, 1)
+    kafka.make_topic(f"{name}-into", 1)
+    kafka.make_topic(f"{name}-other", 1)
+    kafka.produce(topic, rows(range(10)))
+    original = forwarding(kafka, tmp_path, topic, into)
+    last = run(original, spark, options(tmp_path, available_now=True)).last_checkpoint
+    command(tmp_path, "fork", "forwarding", "trial", "--from", str(last))
+    kafka.produce(topic, rows(range(10, 16)))
+    given = options(tmp_path, available_now=True, name="trial")
+
+    with pytest.raises(MoveRefused, match="copied"):
+        run(forwarding(kafka, tmp_path, topic, f"{name}-into"), spark, given)
+    with pytest.raises(MoveRefused, match="copied"):
+        run(forwarding(kafka, tmp_path, topic, None), spark, given)
+    if into is not None:
+        run(forwarding(kafka, tmp_path, topic, f"{name}-other"), spark, given)
+        copied = [int(message.value() or b"") for message in kafka.read(f"{name}-other")]
+        assert copied == list(range(10, 16))
+    assert len(kafka.read(f"{name}-into")) == 10
 
 
 def test_a_rewind_to_records_that_are_gone_is_refused(

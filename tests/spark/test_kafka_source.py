@@ -1,5 +1,6 @@
 """A Kafka source on a real broker: every way to subscribe and to start, and what topics do."""
 
+import json
 import time
 from functools import partial
 from pathlib import Path
@@ -91,16 +92,18 @@ def test_a_batch_reads_the_offsets_that_it_may_and_more_of_a_backlog(
     assert batches >= 12 if target == "0s" else 4 <= batches < 12
 
 
+@pytest.mark.parametrize("way", ["startingTimestamp", "startingOffsetsByTimestamp"])
 def test_a_source_starts_at_a_time(
-    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path, way: str
 ) -> None:
-    (topic,) = make_topics(kafka, "timed", partitions=1)
+    (topic,) = make_topics(kafka, f"timed-{way}", partitions=1)
     kafka.produce(topic, rows(range(5)))
     wait_until(lambda: bool(kafka.read(topic)), "the first records are there")
     at_ms = max(message.timestamp()[1] for message in kafka.read(topic)) + 1
     wait_until(lambda: time.time() * 1000 > at_ms, "the next records are later")
     kafka.produce(topic, rows(range(5, 9)))
-    chosen = {"subscribe": topic, "startingTimestamp": str(at_ms)}
+    by_partition = json.dumps({topic: {"0": at_ms}})
+    chosen = {"subscribe": topic, way: by_partition if "Offsets" in way else str(at_ms)}
 
     run(copying(kafka, tmp_path / "table", chosen), spark, options(tmp_path, available_now=True))
 
