@@ -41,7 +41,8 @@ def two_tables(
 
     @pipeline.source(materialize=materialize)
     def numbers(spark: SparkSession) -> DataFrame:
-        found = stream(spark, kafka, {"subscribe": topic, "maxOffsetsPerTrigger": "20"})
+        way = "subscribePattern" if topic.endswith("*") else "subscribe"
+        found = stream(spark, kafka, {way: topic, "maxOffsetsPerTrigger": "20"})
         return found.where("number % 5 != 0")
 
     @pipeline.step(output_mode="update", partitions=2)
@@ -122,6 +123,21 @@ def test_a_compacted_topic_is_not_read_by_reference(
 
     with pytest.raises(PlanError, match=f"reads {topic}, which is compacted"):
         run(two_tables(kafka, tmp_path, topic), spark, forced(tmp_path))
+
+
+def test_a_compacted_topic_that_comes_later_ends_the_run(
+    spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    topic = kafka.make_topic("by-reference-later-1", 1)
+    pipeline = two_tables(kafka, tmp_path, "by-reference-later.*")
+    kafka.produce(topic, rows(range(10)))
+    running = pipeline.start(spark, forced(tmp_path))
+    wait_until(running, lambda status: bool(status.steps[1].rows), "the first topic is read")
+    later = kafka.make_topic("by-reference-later-2", 1, {"cleanup.policy": "compact"})
+    kafka.produce(later, rows(range(10, 20)))
+
+    with pytest.raises(RunError, match=f"Topic {later} is compacted"):
+        running.wait(120)
 
 
 def test_a_topic_is_read_once_unless_more_is_requested(

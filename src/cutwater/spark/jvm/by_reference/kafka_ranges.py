@@ -7,10 +7,10 @@ none. A compacted topic loses records between two reads without a trace, so it i
 
 import json
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, Final
 
-from cutwater.errors import SourceUnavailable
+from cutwater.errors import RunError, SourceUnavailable
 from cutwater.kafka.broker import Bounds
 from cutwater.kafka.offsets import TopicPartition
 from cutwater.runtime.channel import Channel
@@ -59,21 +59,24 @@ def why_not_kafka(internals: Internals, leaf: Any, *, kept: bool) -> str | None:
     source = _source(leaf)
     assert source is not None
     try:
-        admin = KafkaAdmin(internals.jvm, source.client, reads_committed=source.reads_committed)
+        compacted = _compacted(internals, source)
     except SourceUnavailable as error:
-        return None if kept else _not_asked(error)
-    try:
-        topics = source.topics if source.pattern is None else admin.topics_like(source.pattern)
-        compacted = admin.compacted(topics)
-    except SourceUnavailable as error:
-        return None if kept else _not_asked(error)
-    finally:
-        admin.close()
+        reason = error.message.rstrip(".")
+        return None if kept else f"reads a topic that may be compacted ({reason})"
     return f"reads {compacted[0]}, which is compacted between two reads" if compacted else None
 
 
-def _not_asked(error: SourceUnavailable) -> str:
-    return f"reads a topic that may be compacted ({error.message.rstrip('.')})"
+def _compacted(
+    internals: Internals, source: KafkaSource, topics: Collection[str] | None = None
+) -> Sequence[str]:
+    """Return which topics are compacted, of these or of all that a source reads now."""
+    admin = KafkaAdmin(internals.jvm, source.client, reads_committed=source.reads_committed)
+    try:
+        if topics is None and source.pattern is not None:
+            topics = admin.topics_like(source.pattern)
+        return admin.compacted(source.topics if topics is None else topics)
+    finally:
+        admin.close()
 
 
 class KafkaRanges:
@@ -85,6 +88,7 @@ class KafkaRanges:
         source = _source(leaf)
         assert source is not None
         self._source = source
+        self._looked_at: set[str] = set()
 
     def planned(self, rows: PlannedBatch) -> Range | None:
         leaf = rows.leaf
@@ -100,7 +104,21 @@ class KafkaRanges:
             for topic, partition, start, end in _PLANNED.findall(str(part.toString()))
         )
         records = merge_records(record for record in found if record.end > record.start)
+        self._refuse_compacted({record.topic for record in records} - self._looked_at)
         return Range(records=records) if records else None
+
+    def _refuse_compacted(self, topics: Collection[str]) -> None:
+        """Look at topics that were not there when the pipeline was planned."""
+        if not topics:
+            return
+        compacted = _compacted(self._internals, self._source, sorted(topics))
+        if compacted:
+            message = (
+                f"Topic {compacted[0]} is compacted, and readers of its source would see different "
+                "records. Leave materialize=False out, or do not read it."
+            )
+            raise RunError(message)
+        self._looked_at |= set(topics)
 
     def size_bytes(self, found: Range) -> int:
         return found.parts * _RECORD_BYTES
