@@ -16,7 +16,7 @@ from tests.spark.runs import files_below, options, run, table, wait_until
 
 import cutwater
 from cutwater import CheckpointConfig, Pipeline, sinks, sources
-from cutwater.errors import PlanError, RecoveryError, RunError
+from cutwater.errors import MoveRefused, PlanError, RecoveryError, RunError
 from cutwater.planning.planner import plan
 from cutwater.planning.rendering import draw
 from cutwater.run import RunOptions
@@ -40,7 +40,7 @@ def write_input(directory: Path) -> Path:
     into = directory / "input"
     into.mkdir()
     for file in range(FILES):
-        write_rows(rows_in(file), into / f"part [{file:03}] é.parquet")
+        write_rows(rows_in(file), into / f"part [{file:03}] é%20#1.parquet")
     return into
 
 
@@ -135,14 +135,33 @@ def test_ranges_in_flight_whose_files_have_changed_are_refused(
     with pytest.raises(RecoveryError, match="is evaluated in another way now"):
         run(two_tables(tmp_path, least=1), spark, forced(tmp_path, start_from=flying))
 
+    assert run(two_tables(tmp_path), spark, forced(tmp_path, available_now=True)).finished
     for number, file in enumerate(files):
         write_rows([*rows_in(number), rows_in(0)[1]], file)
-    with pytest.raises(RunError, match=r"part \[0.*instead of.*rewind to a checkpoint"):
-        run(two_tables(tmp_path), spark, forced(tmp_path, start_from=flying))
+    with pytest.raises(MoveRefused, match=r"rows in flight: .*part \[0.*the file has changed"):
+        cutwater.rewind("two", to=flying, store=tmp_path / "store", yes=True)
     for file in files:
         file.unlink()
-    with pytest.raises(RunError, match="cannot be read as they were"):
-        run(two_tables(tmp_path), spark, forced(tmp_path, start_from=flying))
+    with pytest.raises(MoveRefused, match=r"rows in flight: .*: the file is gone"):
+        cutwater.rewind("two", to=flying, store=tmp_path / "store", yes=True)
+    check_tables(tmp_path)
+
+
+@pytest.mark.parametrize("change", ["rewrite", "delete"])
+def test_ranges_in_flight_whose_files_have_changed_are_not_restored(
+    spark: SparkSession, tmp_path: Path, change: str
+) -> None:
+    files = sorted(write_input(tmp_path).iterdir())
+    interrupted(spark, tmp_path)
+    for number, file in enumerate(files):
+        if change == "rewrite":
+            write_rows([*rows_in(number), rows_in(0)[1]], file)
+        else:
+            file.unlink()
+
+    reason = r"part \[0.*instead of.*rewind" if change == "rewrite" else "be read as they were"
+    with pytest.raises(RunError, match=reason):
+        run(two_tables(tmp_path), spark, forced(tmp_path))
 
 
 @pytest.mark.parametrize(

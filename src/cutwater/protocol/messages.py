@@ -22,6 +22,9 @@ _WIDEST: Final = 2**64 - 1
 BARRIER_BYTES: Final = _LAYOUT.size
 """Size of a packed barrier: four unsigned 64-bit numbers, big-endian."""
 
+REFERENCE: Final = "files.json"
+"""The name of the only file of an Event that refers to rows elsewhere (docs/adr/0044)."""
+
 
 class Place(NamedTuple):
     """A point between two Events of a channel.

@@ -13,7 +13,7 @@ they lack, nothing starts.
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Protocol
+from typing import Protocol
 
 import pyarrow.parquet as pq
 
@@ -21,14 +21,11 @@ from cutwater.errors import RecoveryError, RunError
 from cutwater.ids import ChannelId, CheckpointId, ReaderId, StepId
 from cutwater.protocol.channel_log import Bound, ChannelLog, Placed
 from cutwater.protocol.cut import Cut, RecordedEvent
-from cutwater.protocol.messages import Event, Message, Place, Watermark
+from cutwater.protocol.messages import REFERENCE, Event, Message, Place, Watermark
 from cutwater.runtime.channel_file import ChannelFile
 from cutwater.store.backends.directories import status, try_to_remove_tree
 from cutwater.store.blobs.blobs import Blobs
 from cutwater.tasks import THREADS, Tasks
-
-REFERENCE: Final = "files.json"
-"""The only file of an Event that refers to rows elsewhere."""
 
 
 class Signal:

@@ -11,7 +11,7 @@ from cutwater.errors import NotFound, SinkError
 from cutwater.ids import Generation, SinkId
 from cutwater.operations.offline_pipeline import OfflinePipeline, check_still_there
 from cutwater.operations.rewind.preview import Observed, shown_then
-from cutwater.operations.rewind.source_history import Past, past_of
+from cutwater.operations.rewind.source_history import Past, find_changed_files, past_of
 from cutwater.operations.rewind.target import Candidate
 from cutwater.protocol.cut import NO_TARGET, Cut, Version
 from cutwater.protocol.decisions import Decision, LogView
@@ -125,6 +125,8 @@ def _find_damages(
     refs = sorted({ref for snapshot in cut.snapshots.values() for ref in snapshot.blobs})
     problems = offline.store.blobs(cut.generation).problems(refs)
     found = [Damage(ref.name, problem) for ref, problem in problems.items()]
+    if not found:
+        found += (Damage(*gone) for gone in find_changed_files(offline.store, cut))
     for sink, committables in cut.carried.items():
         opened = None if sink in moved else offline.sinks.get(sink)
         for committable in committables if opened is not None else ():

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Final
+from typing import Any, Final
 from urllib.parse import SplitResult, unquote, urlsplit
 
 from cutwater.errors import Corrupt, NotFound
@@ -19,7 +19,8 @@ from cutwater.ids import StepId
 from cutwater.kafka.librdkafka import OpenBroker, open_broker
 from cutwater.operations.rewind.kafka_history import kafka_past
 from cutwater.protocol.cut import Cut, StepSnapshot
-from cutwater.store.backends.directories import exists, list_directory
+from cutwater.protocol.messages import REFERENCE
+from cutwater.store.backends.directories import exists, list_directory, status
 from cutwater.store.pipeline_store import PipelineStore
 
 _COMPUTED: Final = frozenset({"sequence", "nexmark"})
@@ -58,6 +59,43 @@ def past_of(
     return Past(
         {**files.forgotten, **kafka.lost}, {**files.unasked, **kafka.unasked}, kafka.replayed
     )
+
+
+def find_changed_files(store: PipelineStore, cut: Cut) -> Iterator[tuple[str, str]]:
+    """Find files that rows in flight refer to, and which are gone or have changed; with the reason.
+
+    Files that are not on this machine are not looked for: a run does that when it starts.
+    """
+    blobs = store.blobs(cut.generation)
+    events = (
+        recorded
+        for snapshot in cut.snapshots.values()
+        for part in snapshot.in_flight
+        for recorded in part.events
+    )
+    with TemporaryDirectory() as directory:
+        local = Path(directory) / "range"
+        for recorded in events:
+            if not any(Path(name).name == REFERENCE for name in recorded.event.files):
+                continue
+            blobs.fetch_file(recorded.blobs[0], local)
+            for file in json.loads(local.read_bytes()).get("files", ()):
+                problem = _changed(file)
+                if problem is not None:
+                    yield f"rows in flight: {file['path']}", problem
+
+
+def _changed(file: Mapping[str, Any]) -> str | None:
+    # As Hadoop writes a path: nothing in it is quoted.
+    scheme, _, place = str(file["path"]).partition(":")
+    if scheme != "file":
+        return None
+    now = status(Path(f"/{place.lstrip('/')}"))
+    if now is None:
+        return "the file is gone"
+    facts = (now.st_size, now.st_mtime_ns // 1_000_000)
+    is_same = facts == (file["size_bytes"], file["modified_ms"])
+    return None if is_same else "the file has changed since"
 
 
 def _files_of(store: PipelineStore, head: Cut | None, target: Cut) -> Past:

@@ -16,8 +16,8 @@ from pyspark.sql import DataFrame
 
 from cutwater.errors import RecoveryError, RunError
 from cutwater.ids import BatchId
-from cutwater.protocol.messages import Event
-from cutwater.runtime.channel import REFERENCE, Channel
+from cutwater.protocol.messages import REFERENCE, Event
+from cutwater.runtime.channel import Channel
 from cutwater.runtime.output import Written
 from cutwater.sinks.base import Rows
 from cutwater.spark.analysis import plan_nodes
