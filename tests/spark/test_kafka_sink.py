@@ -12,7 +12,7 @@ from pyspark.sql import functions as F
 from tests.servers.kafka import KafkaCluster, kafka_cluster
 
 from cutwater import sinks
-from cutwater.errors import ConfigError, Superseded
+from cutwater.errors import ConfigError, SinkError, Superseded
 from cutwater.ids import BatchId, Generation
 from cutwater.sinks.base import FrameRows, Sink, SinkContext
 from cutwater.sinks.kafka.topic import OpenKafkaTopic
@@ -180,6 +180,46 @@ def test_a_row_that_kafka_can_never_take_is_refused_before_a_checkpoint_has_it(
 
     with pytest.raises(Exception, match=reason):
         commit(cutwater_spark, sinks.kafka(kafka.bootstrap, staging=str(tmp_path)), [frame])
+
+
+@pytest.mark.parametrize(
+    ("row", "reason"),
+    [
+        (("k", "v", 2), "no number of one; topic unsuitable-delete has 2"),
+        ((None, "v", 0), "topic unsuitable-compact is compacted, and a row has no key"),
+    ],
+)
+def test_a_row_that_its_topic_can_never_take_is_refused_before_a_checkpoint_has_it(
+    cutwater_spark: SparkSession,
+    kafka: KafkaCluster,
+    tmp_path: Path,
+    row: tuple[object, ...],
+    reason: str,
+) -> None:
+    policy = "delete" if row[0] else "compact"
+    topic = kafka.make_topic(f"unsuitable-{policy}", 2, {"cleanup.policy": policy})
+    frame = cutwater_spark.createDataFrame([row], "key string, value string, partition int")
+    target = sinks.kafka(
+        kafka.bootstrap, topic=topic, staging=str(tmp_path), progress=f"{topic}-progress"
+    )
+
+    with pytest.raises(Exception, match=reason):
+        commit(cutwater_spark, target, [frame])
+    good = cutwater_spark.createDataFrame([("k", "v", 1)], frame.schema)
+    commit(cutwater_spark, target, [good])
+
+    assert [message.value() for message in kafka.read(topic)] == [b"v"]
+
+
+def test_a_producer_that_the_broker_refuses_is_an_error_of_the_start(
+    cutwater_spark: SparkSession, kafka: KafkaCluster, tmp_path: Path
+) -> None:
+    topic = kafka.make_topic("patient")
+    patience = {"transaction.timeout.ms": "99999999"}
+    target = sinks.kafka(kafka.bootstrap, topic=topic, staging=str(tmp_path), options=patience)
+
+    with pytest.raises(SinkError, match=r"(?i)transaction.timeout"):
+        target.open(SinkContext(cutwater_spark, PIPELINE, SINK))
 
 
 def test_a_process_that_was_replaced_does_not_write_an_older_slot(

@@ -62,7 +62,7 @@ class OpenKafkaTopic:
         progress: str | None,
         slot_header: bool,
     ) -> None:
-        """Check that the topic exists; with Spark, create the progress topic if necessary."""
+        """Check that the topic exists; with Spark, get ready to write to it."""
         self._sink = context.sink
         self._form = form
         self._slot_header = slot_header
@@ -90,6 +90,9 @@ class OpenKafkaTopic:
         else:
             self._progress.make()
         self._transactions = Transactions(settings, own, context.sink)
+        if context.spark is not None:
+            # What the broker refuses a producer is known at the start, not at the first commit.
+            self._transactions.fence()
 
     @property
     def identity(self) -> str:
