@@ -4,6 +4,7 @@ What the tables show is computed from the input alone.
 """
 
 import json
+import os
 from pathlib import Path
 
 import pyarrow as pa
@@ -24,8 +25,9 @@ pytestmark = pytest.mark.matrix
 
 def write_file(directory: Path, number: int) -> None:
     rows = [{"id": number * ROWS + row, "file": number} for row in range(ROWS)]
-    # A rename, so that Spark sees the whole file or none.
+    # A rename, so that Spark sees the whole file or none; a second apart, which is their order.
     pq.write_table(pa.Table.from_pylist(rows), directory / f".{number:03}")
+    os.utime(directory / f".{number:03}", (1_700_000_000 + number,) * 2)
     (directory / f".{number:03}").rename(directory / f"{number:03}.parquet")
 
 
